@@ -1,0 +1,33 @@
+/* json.h - writing JSON answers (jansson stays behind json.c and config.c). */
+#ifndef KVFS_COMMON_JSON_H
+#define KVFS_COMMON_JSON_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/buf.h"
+
+/*
+ * A writer that appends compact JSON to a buffer: json_begin/json_end nest, json_key names the next value inside an object.
+ * Commas are its business. Strings must be UTF-8: see json_is_utf8(). {0}-initialise with .out set.
+ */
+struct json {
+    struct buf *out;
+    uint64_t started; /* one bit per depth: something stands there already */
+    unsigned depth;
+    bool after_key;
+};
+
+void json_begin(struct json *j, char bracket); /* '{' or '[' */
+void json_end(struct json *j, char bracket);   /* '}' or ']' */
+void json_key(struct json *j, const char *name);
+void json_string(struct json *j, struct span s); /* asserts UTF-8 */
+void json_u64(struct json *j, uint64_t v);
+void json_i64(struct json *j, int64_t v);
+void json_double(struct json *j, double v);
+void json_bool(struct json *j, bool v);
+/* "name":"key" where the key is UTF-8, else "name_base64":"...". */
+void json_field_key(struct json *j, const char *name, struct span key);
+bool json_is_utf8(struct span s);
+
+#endif

@@ -1,0 +1,113 @@
+/*
+ * message.h - replica requests and their answers, as bytes. One codec for client, node and the in-memory network of the tests.
+ *
+ * A message is a head (all fields, ending in a checksum) and, behind it, value bytes (verified by record_verify).
+ * Byte tables: docs/protocol.md. Everything here borrows; nothing is kept.
+ */
+#ifndef KVFS_COMMON_MESSAGE_H
+#define KVFS_COMMON_MESSAGE_H
+
+#include "common/ballot.h"
+#include "common/buf.h"
+#include "common/record.h"
+
+enum message_kind {
+    MSG_PREPARE = 1, /* key, ballot */
+    MSG_ACCEPT,      /* key, record (its version is the ballot); the value follows the head */
+    MSG_READ,        /* key, offset, length, pin */
+    MSG_LIST,        /* key = prefix, start_after, limit */
+    MSG_HELLO,       /* sender's identity; also the health probe */
+};
+
+enum message_flags {
+    MSG_WANT_VALUE = 1, /* PREPARE, READ: answer with the value (READ: the chunks of offset..offset+length) */
+    MSG_PEEK = 2,       /* READ: tell also the first live key under key + "/" */
+    MSG_SAME_VALUE = 4, /* ACCEPT: no value follows; it is the one stored under version `pin` */
+    MSG_DELIMITER = 8,  /* LIST: roll up what follows the next '/' behind the prefix */
+};
+
+#define MESSAGE_NODE_NONE UINT32_MAX /* the sender is no node of the ring */
+
+struct message {
+    enum message_kind kind;
+    uint32_t flags;
+    uint64_t ring;         /* fingerprint of the sender's ring */
+    uint32_t budget_ms;    /* dropped when not begun within this time of its arrival */
+    uint64_t deadline_ms;  /* in the receiver's own clock, from its last answer; 0: the sender has none yet */
+    struct span key;
+    struct ballot ballot;  /* PREPARE */
+    struct ballot pin;     /* READ: the value only if the version is this one (none: any); SAME_VALUE */
+    struct record record;  /* ACCEPT */
+    uint64_t offset, length; /* READ with WANT_VALUE */
+    struct span start_after; /* LIST: position in key order, exclusive; empty: from the start */
+    uint32_t limit;          /* LIST */
+    uint32_t node;           /* HELLO: index of the sender in the ring or MESSAGE_NODE_NONE */
+    uint64_t incarnation;    /* HELLO of a node: its incarnation */
+    uint8_t recovering;      /* HELLO of a node: it asks for floors (docs/protocol.md, Repair) */
+};
+
+enum answer_kind {
+    ANS_PROMISE = 1, /* record; the value when asked for and at hand */
+    ANS_REFUSE,      /* ballot: the highest it knows for the key */
+    ANS_ACCEPTED,
+    ANS_STATE,       /* READ: record, value; peek */
+    ANS_NEED_VALUE,  /* SAME_VALUE, but that version is not here */
+    ANS_LIST,        /* entries follow the head, see message_entry_next(); more */
+    ANS_HELLO,       /* floor, disk_free, disk_total, n_keys */
+    ANS_ERROR,       /* status, text */
+};
+
+/* One line of a listing, of a key or of all keys below a common prefix. */
+struct entry {
+    struct span key;      /* for a rolled-up prefix: the first live key below it on this node, the witness */
+    uint32_t prefix_len;  /* 0: the key itself; else how many bytes of `key` are the prefix that it stands for */
+    struct ballot version;
+    uint32_t flags;       /* enum record_flags; tombstones are listed, never rolled up */
+    uint64_t size;
+    uint32_t mode, uid, gid;
+    uint64_t rdev;
+    int64_t mtime_ns, ctime_ns, atime_ns;
+};
+
+struct answer {
+    enum answer_kind kind;
+    uint64_t clock_ms;      /* the node's own clock: what deadline_ms of later messages counts in */
+    uint64_t incarnation;   /* of the node that answers */
+    uint32_t n_known;       /* what it knows of the other nodes, ring order of ids */
+    struct span known;      /* n_known pairs: u32 node index, u64 incarnation; see answer_known() */
+    struct ballot ballot;   /* REFUSE */
+    struct record record;   /* PROMISE, STATE */
+    bool has_value;         /* value bytes follow the head, from value_offset (a multiple of CHUNK_SIZE) on */
+    uint64_t value_offset;
+    bool has_peek;          /* a live key below key + "/" is here: */
+    struct entry peek;
+    bool more;              /* LIST: stopped at the limit; complete up to the last entry */
+    uint64_t floor;         /* HELLO: counters reserved by this node's promises */
+    uint64_t disk_free, disk_total, n_keys;
+    uint8_t recovering;
+    uint32_t status;        /* ERROR: as in HTTP */
+    struct span text;       /* ERROR: for people; of 421: the replicas as JSON */
+};
+
+/* Head of a request; value bytes are sent behind it. */
+void message_encode(struct buf *out, const struct message *m);
+/*
+ * Decodes the head at the start of `bytes`. *head_len: where the value begins. -EAGAIN: more bytes are needed (*head_len: how many the
+ * head has, 0 while unknown); -EBADMSG, -EPROTO as record_decode; -EFBIG: a head over MESSAGE_HEAD_MAX. The record is decoded (and verified) against key.
+ */
+int message_decode(struct span bytes, struct message *out, size_t *head_len);
+
+void answer_encode(struct buf *out, const struct answer *a);
+/* The same for an answer; key: what was asked about (the checksum of a record covers it). */
+int answer_decode(struct span bytes, struct span key, struct answer *out, size_t *head_len);
+/* The i-th pair of a->known. */
+void answer_known(const struct answer *a, uint32_t i, uint32_t *node, uint64_t *incarnation);
+void answer_add_known(struct buf *known, uint32_t node, uint64_t incarnation);
+
+void entry_encode(struct buf *out, const struct entry *e);
+/* Next entry of an ANS_LIST body. 1: an entry (borrows), 0: the end, -EBADMSG. */
+int entry_next(struct cursor *c, struct entry *out);
+/* The entry of a record. */
+void entry_of_record(struct entry *out, struct span key, const struct record *r);
+
+#endif

@@ -1,0 +1,30 @@
+/* transport_http.h - the transport over HTTP (the only user of libcurl): POST /replica, bodies as in message.h. */
+#ifndef KVFS_COMMON_TRANSPORT_HTTP_H
+#define KVFS_COMMON_TRANSPORT_HTTP_H
+
+#include "common/config.h"
+#include "common/transport.h"
+
+/* Once per process, before threads start and after any fork (curl_global_init). 0 or -ENOMEM. */
+int transport_http_setup(void);
+
+/* cfg and clock must outlive it. The loop does not run yet. */
+int transport_http_new(const struct config *cfg, struct clock *clock, struct transport **out);
+/* Ends all calls with -ECANCELED (their done() runs here), frees. Only when the loop does not run. */
+void transport_http_free(struct transport *t);
+
+/* Runs the loop on this thread until transport_http_stop(). */
+void transport_http_run(struct transport *t);
+/* Any thread, also signal-safe: the loop returns soon. */
+void transport_http_stop(struct transport *t);
+/*
+ * Any thread: `fn(arg)` runs on the loop's thread soon, in the order posted. The wake-up is one eventfd write, left out while the loop is
+ * known to be awake. job is the caller's until fn runs.
+ */
+struct transport_job {
+    void (*fn)(struct transport_job *job);
+    struct list link;
+};
+void transport_http_post(struct transport *t, struct transport_job *job);
+
+#endif
