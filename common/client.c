@@ -1,0 +1,274 @@
+/*
+ * client.c - what all operations of the client share: ballots, the order in which replicas are asked, deadlines; and HELLO.
+ *
+ * The parts, in reading order: op.h (op, round, leg), round.c, this file, client_read.c, client_write.c, listing.c.
+ */
+#include "common/client.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "common/op.h"
+
+#define BACKOFF_MIN_US 500u
+#define BACKOFF_MAX_US 200000u
+/* A cluster known to be without a quorum for as long as a timeout is not waited for in full again by every call. */
+#define HOPELESS_TIMEOUT_DIVISOR 5u
+#define BYTES_PER_SECOND_PLANNED (10u << 20)
+
+int client_new(const struct client_opts *opts, struct client **out)
+{
+    struct client *c = calloc(1, sizeof *c);
+
+    assert(opts->proposer != 0 && opts->proposer != BALLOT_PROPOSER_MAX);
+    if (c == NULL)
+        return -ENOMEM;
+    c->opts = *opts;
+    c->rng = opts->seed;
+    list_init(&c->waiting);
+    *out = c;
+    return 0;
+}
+
+void client_free(struct client *c)
+{
+    if (c == NULL)
+        return;
+    assert(c->n_ops == 0 && c->n_rounds == 0);
+    free(c);
+}
+
+/* splitmix64 (Steele, Lea, Flood 2014): small, and good enough for ids and jitter; seeded, so that tests repeat. */
+uint64_t client_random(struct client *c)
+{
+    uint64_t z = c->rng += 0x9e3779b97f4a7c15u;
+
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+/*
+ * The clock only makes it likely that the ballot is above all others. That it is never used twice comes from `seen`, which every ballot raises.
+ */
+struct ballot client_ballot(struct client *c)
+{
+    struct clock *clock = c->opts.transport->clock;
+    uint64_t now = clock->wall_us(clock);
+
+    c->seen = now > c->seen ? now : c->seen + 1;
+    return (struct ballot){c->seen, c->opts.proposer};
+}
+
+void client_saw(struct client *c, struct ballot b)
+{
+    if (b.counter > c->seen)
+        c->seen = b.counter;
+}
+
+const char *client_node_name(const struct client *c, unsigned node)
+{
+    return c->opts.node_name != NULL ? c->opts.node_name(c->opts.node_name_arg, node) : "node";
+}
+
+unsigned client_order(const struct client *c, struct span key, unsigned *nodes)
+{
+    const unsigned *replicas = ring_replicas(c->opts.ring, key);
+    unsigned n = ring_n_replicas(c->opts.ring), up = 0, at = 0;
+
+    for (unsigned i = 0; i < n; i++)
+        if (health_up(c->opts.health, replicas[i]))
+            nodes[up++] = replicas[i];
+    at = up;
+    for (unsigned i = 0; i < n && at < n; i++) {
+        bool listed = false;
+
+        for (unsigned k = 0; k < up && !listed; k++)
+            listed = nodes[k] == replicas[i];
+        if (!listed)
+            nodes[at++] = replicas[i];
+    }
+    return up;
+}
+
+/* --- op ------------------------------------------------------------------------------------------------------------------------- */
+
+static void op_rearm(struct op *op)
+{
+    struct transport *t = op->c->opts.transport;
+    uint64_t due = op->wake_us < op->deadline_us ? op->wake_us : op->deadline_us;
+
+    if (op->cancelled || op->failed != 0)
+        due = 0;
+    if (op->timer.slot == 0 || op->timer.due_us != due)
+        t->ops->timer_set(t, &op->timer, due);
+}
+
+static void on_op_timer(struct timer *timer)
+{
+    struct op *op = container_of(timer, struct op, timer);
+    uint64_t now = transport_now_us(op->c->opts.transport);
+
+    if (op->failed != 0) {
+        op->on_end(op, op->failed);
+    } else if (op->cancelled) {
+        op->on_end(op, -EINTR);
+    } else if (now >= op->deadline_us) {
+        op->on_end(op, -ETIMEDOUT);
+    } else if (now >= op->wake_us) {
+        op->wake_us = UINT64_MAX;
+        op_rearm(op);
+        op->on_wake(op);
+    } else {
+        op_rearm(op);
+    }
+}
+
+static bool long_down(const struct client *c, unsigned node, uint64_t now, uint64_t timeout_us)
+{
+    struct health_info info = health_get(c->opts.health, node);
+
+    return !info.up && now - info.since_us > timeout_us;
+}
+
+/* Has what the op needs been out of reach for longer than a whole timeout? */
+static bool hopeless(struct client *c, struct span key, enum op_scope scope, uint64_t now, uint64_t timeout_us)
+{
+    const struct ring *ring = c->opts.ring;
+    unsigned n_nodes = ring_n_nodes(ring), down = 0;
+    const unsigned *replicas;
+    bool covered;
+    bool *up;
+
+    switch (scope) {
+    case OP_OF_NODE:
+        return false;
+    case OP_OF_KEY:
+        replicas = ring_replicas(ring, key);
+        for (unsigned i = 0; i < ring_n_replicas(ring); i++)
+            down += long_down(c, replicas[i], now, timeout_us);
+        return ring_n_replicas(ring) - down < ring_majority(ring);
+    case OP_OF_RING:
+        break;
+    }
+    up = calloc(n_nodes, sizeof *up);
+    if (up == NULL)
+        return false;
+    for (unsigned i = 0; i < n_nodes; i++)
+        up[i] = !long_down(c, i, now, timeout_us);
+    covered = ring_covered(ring, up);
+    free(up);
+    return !covered;
+}
+
+int op_init(struct op *op, struct client *c, struct span key, enum op_scope scope, uint32_t timeout_ms, uint64_t size)
+{
+    uint64_t now = transport_now_us(c->opts.transport);
+    uint64_t timeout_us = 1000ull * (timeout_ms != 0 ? timeout_ms : c->opts.timeout_ms);
+
+    op->c = c;
+    op->wake_us = UINT64_MAX;
+    op->timer.fire = on_op_timer;
+    buf_add_span(&op->key, key);
+    if (op->key.err != 0)
+        return -ENOMEM;
+    if (hopeless(c, key, scope, now, timeout_us))
+        timeout_us /= HOPELESS_TIMEOUT_DIVISOR;
+    op->deadline_us = now + timeout_us + size * 1000000u / BYTES_PER_SECOND_PLANNED;
+    c->n_ops++;
+    op_rearm(op);
+    return 0;
+}
+
+void op_fini(struct op *op)
+{
+    struct transport *t = op->c->opts.transport;
+
+    round_drop(op);
+    t->ops->timer_clear(t, &op->timer);
+    buf_fini(&op->key);
+    op->c->n_ops--;
+}
+
+void op_wake_at(struct op *op, uint64_t due_us)
+{
+    op->wake_us = due_us;
+    op_rearm(op);
+}
+
+void op_fail_soon(struct op *op, int err)
+{
+    op->failed = err;
+    op_rearm(op);
+}
+
+void op_cancel(struct op *op)
+{
+    op->cancelled = true;
+    op_rearm(op);
+}
+
+uint64_t op_backoff_us(struct op *op, unsigned tries)
+{
+    uint64_t most = BACKOFF_MIN_US;
+
+    while (tries-- > 0 && most < BACKOFF_MAX_US)
+        most *= 2;
+    return BACKOFF_MIN_US + client_random(op->c) % most;
+}
+
+/* --- HELLO ---------------------------------------------------------------------------------------------------------------------- */
+
+struct hello_op {
+    struct op op;
+    hello_done_fn *done;
+    void *arg;
+};
+
+static void hello_finish(struct hello_op *h, int err, const struct answer *a)
+{
+    struct hello_result res = {.err = err};
+
+    if (a != NULL)
+        res.answer = *a;
+    h->done(h->arg, &res);
+    op_fini(&h->op);
+    free(h);
+}
+
+static void on_hello_answer(struct round *r, struct leg *leg)
+{
+    struct hello_op *h = container_of(r->op, struct hello_op, op);
+    int err = leg->err;
+
+    if (err == 0 && leg->ans.kind != ANS_HELLO)
+        err = -EBADMSG;
+    hello_finish(h, err, leg->body != NULL ? &leg->ans : NULL);
+}
+
+static void hello_end(struct op *op, int err)
+{
+    hello_finish(container_of(op, struct hello_op, op), err, NULL);
+}
+
+struct op *client_hello(struct client *c, const struct hello_args *args, hello_done_fn *done, void *arg)
+{
+    struct hello_op *h = calloc(1, sizeof *h);
+    struct message m = {.kind = MSG_HELLO, .node = args->self, .incarnation = args->incarnation, .recovering = args->recovering};
+    struct round *r;
+
+    if (h == NULL || op_init(&h->op, c, span_of(NULL, 0), OP_OF_NODE, args->timeout_ms, 0) < 0) {
+        free(h);
+        return NULL;
+    }
+    h->done = done;
+    h->arg = arg;
+    h->op.on_end = hello_end;
+    r = round_new(&h->op, span_of(NULL, 0), &args->node, 1, 1, 1, on_hello_answer);
+    if (r == NULL)
+        op_fail_soon(&h->op, -ENOMEM);
+    else
+        round_send(r, 0, &m);
+    return &h->op;
+}

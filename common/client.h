@@ -34,7 +34,10 @@ int client_new(const struct client_opts *opts, struct client **out);
 /* No operation may be under way that has not called done(); late answers of finished ones must have come (free the transport first). */
 void client_free(struct client *c);
 
-/* An operation under way: a handle for op_cancel(), valid until its done() returns. */
+/*
+ * An operation under way: a handle for op_cancel(), valid until its done() returns. Starting one gives NULL only without memory: then
+ * done() never comes.
+ */
 struct op;
 /* Ends it soon with -EINTR. What was sent may still take effect: see write_result.certain. */
 void op_cancel(struct op *op);

@@ -1,0 +1,597 @@
+/*
+ * listing.c - listings merged from the nodes: complete and settled, or an error.
+ *
+ * Every node lists what it holds; it suffices to hear as many as hold a majority of every replica set (ring_covered). Each tells its keys in
+ * order up to some point; up to the least of these points, the horizon, the merge knows of every key what each of its answering
+ * replicas has, including nothing. What a majority of its replicas agree on is shown or left out at once. All else is settled first: a key by a
+ * READ, a common prefix (whose nodes may each know another key below it) by a small listing of its own, without roll-up.
+ *
+ *   ask -> page (merge into items, in order) -> settle the doubtful items, several at once -> emit; again, until the limit is met.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/op.h"
+
+#define SETTLE_PARALLEL_MAX 16u
+
+enum item_state {
+    ITEM_SHOW,
+    ITEM_DOUBTFUL, /* to be settled */
+    ITEM_GONE,
+};
+
+/* One name of the page. */
+struct item {
+    struct list_op *list;
+    enum item_state state;
+    bool is_prefix;
+    struct buf bytes; /* ITEM_SHOW: the encoded entry; else the key or prefix */
+    struct op *sub;   /* its settling under way */
+};
+
+/* One node's answer, while it is merged. */
+struct source {
+    unsigned node;
+    bool more;
+    struct cursor cursor;
+    bool have;        /* entry is its next, not merged yet */
+    struct entry entry;
+};
+
+struct list_op {
+    struct op op;     /* op.key is the prefix */
+    struct buf after; /* names up to here are done with */
+    bool delimiter;
+    unsigned limit;
+    list_done_fn *done;
+    void *arg;
+
+    unsigned n_nodes, n_up;
+    unsigned *nodes;
+    bool *answered;   /* scratch, by node index */
+    unsigned tries;
+    bool merging;     /* enough have answered: late answers are left alone */
+
+    struct source *sources;
+    unsigned n_sources;
+    bool exhausted;   /* this page reached the end of every source */
+    struct item *items;
+    unsigned n_items, next_item, n_subs;
+    int ending;       /* the op ends with this as soon as no settling is under way */
+    struct list_result res;
+};
+
+static void list_page_done(struct list_op *l);
+
+void list_result_fini(struct list_result *r)
+{
+    buf_fini(&r->entries);
+    buf_fini(&r->next);
+}
+
+static void items_clear(struct list_op *l)
+{
+    for (unsigned i = 0; i < l->n_items; i++)
+        buf_fini(&l->items[i].bytes);
+    l->n_items = l->next_item = 0;
+}
+
+static void list_finish(struct list_op *l, int err)
+{
+    l->res.err = err;
+    l->done(l->arg, &l->res);
+    list_result_fini(&l->res);
+    items_clear(l);
+    op_fini(&l->op);
+    buf_fini(&l->after);
+    free(l->items);
+    free(l->sources);
+    free(l->nodes);
+    free(l->answered);
+    free(l);
+}
+
+static void list_end(struct op *op, int err)
+{
+    struct list_op *l = container_of(op, struct list_op, op);
+
+    if (op->round != NULL && !l->merging)
+        round_explain(op->round, &l->res.why);
+    if (err == -ETIMEDOUT)
+        err = -EHOSTDOWN;
+    if (l->n_subs == 0) {
+        list_finish(l, err);
+        return;
+    }
+    l->ending = err;
+    op->deadline_us = UINT64_MAX;
+    op->cancelled = false;
+    op_wake_at(op, UINT64_MAX);
+    for (unsigned i = 0; i < l->n_items; i++)
+        if (l->items[i].sub != NULL)
+            op_cancel(l->items[i].sub);
+}
+
+static void list_retry(struct list_op *l)
+{
+    struct op *op = &l->op;
+    int err = round_verdict(op->round);
+
+    round_explain(op->round, &l->res.why);
+    round_drop(op);
+    if (err != -EHOSTDOWN) {
+        list_finish(l, err);
+        return;
+    }
+    op_wake_at(op, transport_now_us(op->c->opts.transport) + op_backoff_us(op, l->tries++));
+}
+
+/* --- settle ------------------------------------------------------------------------------------------------------------------------- */
+
+static uint32_t left_ms(const struct op *op)
+{
+    uint64_t now = transport_now_us(op->c->opts.transport);
+
+    return op->deadline_us > now ? (uint32_t)((op->deadline_us - now) / 1000 + 1) : 1;
+}
+
+static void item_show(struct item *item, const struct entry *e)
+{
+    struct buf bytes = {0};
+
+    entry_encode(&bytes, e); /* before what e borrows from goes */
+    buf_fini(&item->bytes);
+    item->bytes = bytes;
+    item->state = ITEM_SHOW;
+}
+
+static void list_settle_next(struct list_op *l);
+
+/* A settling has ended. */
+static void item_settled(struct item *item, int err, const struct err *why)
+{
+    struct list_op *l = item->list;
+
+    item->sub = NULL;
+    l->n_subs--;
+    if (err == 0)
+        err = item->bytes.err;
+    if (err < 0 && l->ending == 0) {
+        l->res.why = *why;
+        list_end(&l->op, err); /* cancels the other settlings, and finishes when they are over */
+        return;
+    }
+    if (l->ending != 0) {
+        if (l->n_subs == 0)
+            list_finish(l, l->ending);
+        return;
+    }
+    list_settle_next(l);
+}
+
+static void on_key_settled(void *arg, struct read_result *res)
+{
+    struct item *item = arg;
+    struct entry e;
+
+    if (res->err == 0 && record_is_live(&res->rec.rec)) {
+        entry_of_record(&e, buf_span(&item->bytes), &res->rec.rec);
+        item_show(item, &e);
+    } else if (res->err == 0) {
+        item->state = ITEM_GONE;
+    }
+    item_settled(item, res->err, &res->why);
+}
+
+static void on_prefix_settled(void *arg, struct list_result *res)
+{
+    struct item *item = arg;
+    struct cursor c = cursor_of(buf_span(&res->entries));
+    struct entry e;
+    int err = res->err;
+
+    if (err == 0 && res->n == 0) {
+        item->state = ITEM_GONE;
+    } else if (err == 0) {
+        if (entry_next(&c, &e) == 1) {
+            e.prefix_len = (uint32_t)item->bytes.len;
+            item_show(item, &e);
+        } else {
+            err = -EBADMSG;
+        }
+    }
+    item_settled(item, err, &res->why);
+}
+
+/* Starts as many settlings as may run side by side; with none left, the page is done. */
+static void list_settle_next(struct list_op *l)
+{
+    while (l->next_item < l->n_items && l->n_subs < SETTLE_PARALLEL_MAX) {
+        struct item *item = &l->items[l->next_item++];
+
+        if (item->state != ITEM_DOUBTFUL)
+            continue;
+        if (item->is_prefix) {
+            struct list_args args = {.prefix = buf_span(&item->bytes), .limit = 1, .timeout_ms = left_ms(&l->op)};
+
+            item->sub = client_list(l->op.c, &args, on_prefix_settled, item);
+        } else {
+            struct read_args args = {.key = buf_span(&item->bytes), .timeout_ms = left_ms(&l->op)};
+
+            item->sub = client_read(l->op.c, &args, on_key_settled, item);
+        }
+        if (item->sub == NULL) {
+            list_end(&l->op, -ENOMEM);
+            return;
+        }
+        l->n_subs++;
+    }
+    if (l->n_subs == 0)
+        list_page_done(l);
+}
+
+/* --- merge -------------------------------------------------------------------------------------------------------------------------- */
+
+static struct span entry_name(const struct entry *e)
+{
+    return span_of(e->key.data, e->prefix_len != 0 ? e->prefix_len : e->key.len);
+}
+
+static int source_next(struct source *s)
+{
+    int got = entry_next(&s->cursor, &s->entry);
+
+    s->have = got == 1;
+    return got < 0 ? got : 0;
+}
+
+/* What the answering replicas of the key have of it: settled, when a majority has the same newest version. */
+static enum item_state judge_key(const struct list_op *l, struct span name, const struct entry **out)
+{
+    const struct ring *ring = l->op.c->opts.ring;
+    const struct entry *top = NULL;
+    unsigned n_top = 0;
+
+    for (unsigned i = 0; i < l->n_sources; i++) {
+        const struct source *s = &l->sources[i];
+
+        if (s->have && span_eq(entry_name(&s->entry), name) && ring_is_replica(ring, name, s->node) &&
+            (top == NULL || ballot_cmp(s->entry.version, top->version) > 0))
+            top = &s->entry;
+    }
+    if (top == NULL)
+        return ITEM_GONE; /* only on nodes that are none of its replicas */
+    for (unsigned i = 0; i < l->n_sources; i++) {
+        const struct source *s = &l->sources[i];
+
+        if (s->have && span_eq(entry_name(&s->entry), name) && ring_is_replica(ring, name, s->node) &&
+            ballot_cmp(s->entry.version, top->version) == 0)
+            n_top++;
+    }
+    *out = top;
+    if (n_top < ring_majority(ring))
+        return ITEM_DOUBTFUL;
+    return top->flags & RECORD_TOMBSTONE ? ITEM_GONE : ITEM_SHOW;
+}
+
+/* A prefix is there when a majority of the replicas of one and the same live key below it name that key. */
+static enum item_state judge_prefix(const struct list_op *l, struct span name, const struct entry **out)
+{
+    const struct ring *ring = l->op.c->opts.ring;
+
+    for (unsigned i = 0; i < l->n_sources; i++) {
+        const struct source *s = &l->sources[i];
+        unsigned n = 0;
+
+        if (!s->have || !span_eq(entry_name(&s->entry), name))
+            continue;
+        for (unsigned k = 0; k < l->n_sources; k++) {
+            const struct source *o = &l->sources[k];
+
+            n += o->have && span_eq(o->entry.key, s->entry.key) && ballot_cmp(o->entry.version, s->entry.version) == 0 &&
+                 ring_is_replica(ring, s->entry.key, o->node);
+        }
+        if (n >= ring_majority(ring)) {
+            *out = &s->entry;
+            return ITEM_SHOW;
+        }
+    }
+    return ITEM_DOUBTFUL;
+}
+
+/* The smallest name that any source has next; NULL data: none has any. */
+static struct span next_name(const struct list_op *l, bool *is_prefix)
+{
+    struct span least = {0};
+
+    for (unsigned i = 0; i < l->n_sources; i++) {
+        const struct source *s = &l->sources[i];
+
+        if (s->have && (least.data == NULL || span_cmp(entry_name(&s->entry), least) < 0)) {
+            least = entry_name(&s->entry);
+            *is_prefix = s->entry.prefix_len != 0;
+        }
+    }
+    return least;
+}
+
+static int add_item(struct list_op *l, struct span name, bool is_prefix)
+{
+    struct item *item = &l->items[l->n_items];
+    const struct entry *e = NULL;
+    enum item_state state = is_prefix ? judge_prefix(l, name, &e) : judge_key(l, name, &e);
+
+    if (state == ITEM_GONE)
+        return 0;
+    *item = (struct item){.list = l, .state = state, .is_prefix = is_prefix};
+    if (state == ITEM_SHOW)
+        entry_encode(&item->bytes, e);
+    else
+        buf_add_span(&item->bytes, name);
+    l->n_items++;
+    return item->bytes.err;
+}
+
+/* Steps all sources over `name`. A source that stopped there, with more to come, sets the horizon. */
+static int sources_step(struct list_op *l, struct span name, bool *horizon)
+{
+    int err;
+
+    for (unsigned i = 0; i < l->n_sources; i++) {
+        struct source *s = &l->sources[i];
+
+        if (!s->have || !span_eq(entry_name(&s->entry), name))
+            continue;
+        err = source_next(s);
+        if (err < 0)
+            return err;
+        if (!s->have && s->more)
+            *horizon = true;
+    }
+    return 0;
+}
+
+/* Merges up to the horizon, or until there are as many items as are still wanted. */
+static int list_merge(struct list_op *l)
+{
+    unsigned want = l->limit + 1 - l->res.n;
+    bool horizon = false;
+    int err = 0;
+
+    l->exhausted = false;
+    while (l->n_items < want && !horizon) {
+        bool is_prefix = false;
+        struct span name = next_name(l, &is_prefix);
+
+        if (name.data == NULL) {
+            l->exhausted = true;
+            break;
+        }
+        buf_clear(&l->after);
+        buf_add_span(&l->after, name);
+        err = l->after.err;
+        if (err == 0)
+            err = add_item(l, name, is_prefix);
+        if (err == 0)
+            err = sources_step(l, buf_span(&l->after), &horizon);
+        if (err < 0)
+            return err;
+    }
+    return 0;
+}
+
+static void list_ask(struct list_op *l);
+
+/* All items are decided: they go into the result. One above the limit only tells that there is more. */
+static void list_page_done(struct list_op *l)
+{
+    round_drop(&l->op);
+    for (unsigned i = 0; i < l->n_items; i++) {
+        struct item *item = &l->items[i];
+        struct cursor c = cursor_of(buf_span(&item->bytes));
+        struct entry e;
+
+        if (item->state != ITEM_SHOW)
+            continue;
+        if (l->res.n == l->limit) {
+            l->res.more = true;
+            list_finish(l, 0);
+            return;
+        }
+        if (entry_next(&c, &e) != 1) {
+            list_finish(l, -EBADMSG);
+            return;
+        }
+        buf_add(&l->res.entries, item->bytes.data, item->bytes.len);
+        buf_clear(&l->res.next);
+        buf_add_span(&l->res.next, entry_name(&e));
+        l->res.n++;
+    }
+    items_clear(l);
+    if (l->res.entries.err != 0 || l->res.next.err != 0)
+        list_finish(l, -ENOMEM);
+    else if (l->exhausted)
+        list_finish(l, 0);
+    else
+        list_ask(l);
+}
+
+/* --- ask ---------------------------------------------------------------------------------------------------------------------------- */
+
+static bool leg_lists(const struct round *r, unsigned i)
+{
+    return tally_of(&r->tally, i) == VOTE_YES && r->legs[i].ans.kind == ANS_LIST;
+}
+
+static bool list_covered(struct list_op *l, const struct round *r, bool pending)
+{
+    memset(l->answered, 0, l->n_nodes * sizeof *l->answered);
+    for (unsigned i = 0; i < r->n; i++)
+        l->answered[r->legs[i].node] = leg_lists(r, i) || (pending && r->legs[i].sent && !r->legs[i].ended);
+    return ring_covered(l->op.c->opts.ring, l->answered);
+}
+
+static void list_send(struct list_op *l, struct round *r, unsigned i)
+{
+    unsigned want = l->limit + 1 - l->res.n;
+    struct message m = {
+        .kind = MSG_LIST,
+        .flags = l->delimiter ? MSG_DELIMITER : 0,
+        .start_after = buf_span(&l->after),
+        .limit = want > LIST_LIMIT_MAX ? LIST_LIMIT_MAX : want,
+    };
+
+    round_send(r, i, &m);
+}
+
+static bool list_top_up(struct list_op *l, struct round *r)
+{
+    for (unsigned i = round_next(r); !list_covered(l, r, true); i++) {
+        if (i >= r->n)
+            return false;
+        list_send(l, r, i);
+    }
+    return true;
+}
+
+static void list_hedge_later(struct list_op *l, const struct round *r)
+{
+    uint64_t wait = 0;
+
+    if (round_next(r) >= r->n) {
+        op_wake_at(&l->op, UINT64_MAX);
+        return;
+    }
+    for (unsigned i = 0; i < r->n; i++) {
+        if (r->legs[i].sent && !r->legs[i].ended) {
+            uint64_t usual = health_hedge_us(l->op.c->opts.health, r->legs[i].node);
+
+            wait = usual > wait ? usual : wait;
+        }
+    }
+    op_wake_at(&l->op, transport_now_us(l->op.c->opts.transport) + wait);
+}
+
+static int list_page(struct list_op *l, struct round *r)
+{
+    int err = 0;
+
+    l->merging = true;
+    op_wake_at(&l->op, UINT64_MAX);
+    l->n_sources = 0;
+    for (unsigned i = 0; i < r->n && err == 0; i++) {
+        struct source *s = &l->sources[l->n_sources];
+
+        if (!leg_lists(r, i))
+            continue;
+        l->n_sources++;
+        s->node = r->legs[i].node;
+        s->more = r->legs[i].ans.more;
+        s->cursor = cursor_of(value_span(r->legs[i].value));
+        err = source_next(s);
+        if (err == 0 && !s->have && s->more)
+            err = -EBADMSG; /* more, but nothing: it would never get on */
+    }
+    return err == 0 ? list_merge(l) : err;
+}
+
+static void on_list_answer(struct round *r, struct leg *leg)
+{
+    struct list_op *l = container_of(r->op, struct list_op, op);
+    int err;
+
+    (void)leg;
+    if (l->merging)
+        return;
+    if (list_covered(l, r, false)) {
+        err = list_page(l, r);
+        if (err < 0)
+            list_finish(l, err);
+        else
+            list_settle_next(l);
+    } else if (!list_top_up(l, r)) {
+        list_retry(l);
+    }
+}
+
+/* Those thought to be up first, from a random one on, so that the work of listing is shared. */
+static void list_order(struct list_op *l)
+{
+    unsigned start = (unsigned)(client_random(l->op.c) % l->n_nodes), at = 0;
+    bool *up = l->answered; /* sampled once: other loops change it meanwhile */
+
+    for (unsigned i = 0; i < l->n_nodes; i++)
+        up[i] = health_up(l->op.c->opts.health, i);
+    for (unsigned i = 0; i < l->n_nodes; i++)
+        if (up[(start + i) % l->n_nodes])
+            l->nodes[at++] = (start + i) % l->n_nodes;
+    for (unsigned i = 0; i < l->n_nodes; i++)
+        if (!up[(start + i) % l->n_nodes])
+            l->nodes[at++] = (start + i) % l->n_nodes;
+}
+
+static void list_ask(struct list_op *l)
+{
+    struct op *op = &l->op;
+    struct round *r;
+
+    list_order(l);
+    r = round_new(op, buf_span(&op->key), l->nodes, l->n_nodes, l->n_nodes, ring_majority(op->c->opts.ring), on_list_answer);
+    if (r == NULL) {
+        op_fail_soon(op, -ENOMEM);
+        return;
+    }
+    l->merging = false;
+    (void)list_top_up(l, r); /* all nodes together cover the ring */
+    list_hedge_later(l, r);
+}
+
+static void list_wake(struct op *op)
+{
+    struct list_op *l = container_of(op, struct list_op, op);
+    struct round *r = op->round;
+
+    if (r == NULL) {
+        list_ask(l);
+    } else if (!l->merging && round_next(r) < r->n) {
+        list_send(l, r, round_next(r));
+        list_hedge_later(l, r);
+    }
+}
+
+struct op *client_list(struct client *c, const struct list_args *args, list_done_fn *done, void *arg)
+{
+    struct list_op *l = calloc(1, sizeof *l);
+    unsigned n = ring_n_nodes(c->opts.ring);
+
+    assert(args->limit >= 1 && args->limit <= LIST_LIMIT_MAX);
+    if (l == NULL)
+        return NULL;
+    l->nodes = calloc(n, sizeof *l->nodes);
+    l->answered = calloc(n, sizeof *l->answered);
+    l->sources = calloc(n, sizeof *l->sources);
+    l->items = calloc(args->limit + 1, sizeof *l->items);
+    buf_add_span(&l->after, args->start_after);
+    if (l->nodes == NULL || l->answered == NULL || l->sources == NULL || l->items == NULL || l->after.err != 0 ||
+        op_init(&l->op, c, args->prefix, OP_OF_RING, args->timeout_ms, 0) < 0) {
+        free(l->nodes);
+        free(l->answered);
+        free(l->sources);
+        free(l->items);
+        buf_fini(&l->after);
+        free(l);
+        return NULL;
+    }
+    l->n_nodes = n;
+    l->delimiter = args->delimiter;
+    l->limit = args->limit;
+    l->done = done;
+    l->arg = arg;
+    l->op.on_end = list_end;
+    l->op.on_wake = list_wake;
+    list_ask(l);
+    return &l->op;
+}

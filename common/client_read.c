@@ -1,0 +1,595 @@
+/*
+ * client_read.c - READ (docs/protocol.md): a majority names the newest version, or is brought to it, before the reader hears of it.
+ *
+ *   ask      a majority of the replicas (the first for the value, the others for the record alone); one that fails or is slow is
+ *            replaced by the next. With `peek`, also as many other nodes as hold a majority of every replica set.
+ *   mend     where they differ: the newest record, unchanged under its own ballot, to those that are behind; it is only the
+ *            original message arriving late. Refused there (a newer ballot is about): a WRITE that changes nothing.
+ *   fetch    the value, pinned to that version, where it did not come along.
+ *
+ * A read with a pin is only the last of these: whoever holds that version will do, for a version never changes.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/op.h"
+
+struct read_op {
+    struct op op;
+    bool want_value, peek;
+    uint64_t offset, length;
+    struct ballot pin;
+    read_done_fn *done;
+    void *arg;
+
+    unsigned n_replicas, n_nodes; /* nodes[0..n_replicas) are the key's; up to n_nodes the others, for peek */
+    unsigned *nodes;
+    unsigned *behind;   /* scratch: whom to mend */
+    bool *answered;     /* scratch, by node index: for ring_covered() */
+    unsigned tries;
+    void (*after_fetch)(struct read_op *rd); /* what to do with the value once it has come */
+    struct op *sub;     /* a fetch, a settling write or a listing under way for this op */
+    int ending;         /* the op ends with this as soon as sub has ended */
+    unsigned value_leg; /* of the present round: who was asked for the value last */
+    unsigned n_agree;   /* mend: how many hold the newest already */
+    struct read_result res;
+};
+
+static void read_finish(struct read_op *rd, int err)
+{
+    rd->res.err = err;
+    if (err < 0)
+        value_fini(&rd->res.value);
+    rd->done(rd->arg, &rd->res);
+    read_result_fini(&rd->res);
+    op_fini(&rd->op);
+    free(rd->nodes);
+    free(rd->behind);
+    free(rd->answered);
+    free(rd);
+}
+
+void read_result_fini(struct read_result *r)
+{
+    record_copy_fini(&r->rec);
+    value_fini(&r->value);
+    buf_fini(&r->child_key);
+}
+
+static void read_end(struct op *op, int err)
+{
+    struct read_op *rd = container_of(op, struct read_op, op);
+
+    if (op->round != NULL && rd->res.why.msg[0] == '\0')
+        round_explain(op->round, &rd->res.why);
+    if (err == -ETIMEDOUT)
+        err = -EHOSTDOWN;
+    if (rd->sub == NULL) {
+        read_finish(rd, err);
+        return;
+    }
+    rd->ending = err;
+    op->deadline_us = UINT64_MAX;
+    op->cancelled = false;
+    op_wake_at(op, UINT64_MAX);
+    op_cancel(rd->sub);
+}
+
+static uint32_t left_ms(const struct op *op)
+{
+    uint64_t now = transport_now_us(op->c->opts.transport);
+
+    return op->deadline_us > now ? (uint32_t)((op->deadline_us - now) / 1000 + 1) : 1;
+}
+
+/* The round cannot succeed: remember why, and try again after a pause unless trying is in vain. */
+static void read_retry(struct read_op *rd)
+{
+    int err = -EHOSTDOWN;
+
+    if (rd->op.round != NULL) {
+        round_explain(rd->op.round, &rd->res.why);
+        err = round_verdict(rd->op.round);
+    }
+    round_drop(&rd->op);
+    if (err != -EHOSTDOWN) {
+        read_finish(rd, err);
+        return;
+    }
+    op_wake_at(&rd->op, transport_now_us(rd->op.c->opts.transport) + op_backoff_us(&rd->op, rd->tries++));
+}
+
+/* --- peek: is there anything below the key? ----------------------------------------------------------------------------------------- */
+
+static bool leg_counts(const struct round *r, unsigned i)
+{
+    const struct leg *leg = &r->legs[i];
+
+    if (!leg->ended || leg->err != 0 || leg->ans.kind != ANS_STATE)
+        return false;
+    return i >= r->n_votes || tally_of(&r->tally, i) == VOTE_YES;
+}
+
+/* Did a majority of the replicas of this leg's child name the very same child? */
+static bool child_confirmed(const struct read_op *rd, const struct round *r, const struct leg *leg)
+{
+    const struct ring *ring = rd->op.c->opts.ring;
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < r->n; i++) {
+        const struct leg *other = &r->legs[i];
+
+        if (leg_counts(r, i) && other->ans.has_peek && ring_is_replica(ring, leg->ans.peek.key, other->node) &&
+            span_eq(other->ans.peek.key, leg->ans.peek.key) && ballot_cmp(other->ans.peek.version, leg->ans.peek.version) == 0)
+            n++;
+    }
+    return n >= ring_majority(ring);
+}
+
+static int read_set_child(struct read_op *rd, const struct entry *e)
+{
+    buf_clear(&rd->res.child_key);
+    buf_add_span(&rd->res.child_key, e->key);
+    if (rd->res.child_key.err != 0)
+        return -ENOMEM;
+    rd->res.child = *e;
+    rd->res.child.key = buf_span(&rd->res.child_key);
+    rd->res.has_child = true;
+    return 0;
+}
+
+static void on_children(void *arg, struct list_result *list)
+{
+    struct read_op *rd = arg;
+    struct cursor c = cursor_of(buf_span(&list->entries));
+    struct entry e;
+    int err = list->err;
+
+    rd->sub = NULL;
+    if (rd->ending != 0) {
+        read_finish(rd, rd->ending);
+        return;
+    }
+    if (err == 0 && list->n > 0) {
+        err = entry_next(&c, &e) == 1 ? read_set_child(rd, &e) : -EBADMSG;
+    }
+    if (err < 0)
+        rd->res.why = list->why;
+    read_finish(rd, err);
+}
+
+/* Nodes named different children, or not enough named the same: a settled listing decides. */
+static void read_children(struct read_op *rd)
+{
+    struct buf prefix = {0};
+    struct list_args args = {.limit = 1, .timeout_ms = left_ms(&rd->op)};
+
+    buf_add_span(&prefix, buf_span(&rd->op.key));
+    buf_u8(&prefix, '/');
+    args.prefix = buf_span(&prefix);
+    if (prefix.err == 0)
+        rd->sub = client_list(rd->op.c, &args, on_children, rd);
+    buf_fini(&prefix);
+    if (rd->sub == NULL)
+        read_finish(rd, -ENOMEM);
+}
+
+/*
+ * What the asking round said of children is looked at while that round is still there; here only its outcome is left: child_key is set (confirmed),
+ * or has_child says that a listing must decide.
+ */
+static void read_peek(struct read_op *rd)
+{
+    round_drop(&rd->op);
+    if (rd->peek && rd->res.has_child && rd->res.child_key.len == 0) {
+        rd->res.has_child = false;
+        read_children(rd);
+        return;
+    }
+    read_finish(rd, 0);
+}
+
+static int read_note_children(struct read_op *rd, const struct round *r)
+{
+    bool any = false;
+
+    rd->res.has_child = false;
+    buf_clear(&rd->res.child_key);
+    for (unsigned i = 0; i < r->n; i++) {
+        const struct leg *leg = &r->legs[i];
+
+        if (!leg_counts(r, i) || !leg->ans.has_peek)
+            continue;
+        any = true;
+        if (child_confirmed(rd, r, leg))
+            return read_set_child(rd, &leg->ans.peek);
+    }
+    rd->res.has_child = any; /* child_key stays empty: see read_peek() */
+    return 0;
+}
+
+/* --- fetch: the value of a known version -------------------------------------------------------------------------------------------- */
+
+static void on_fetched(void *arg, struct read_result *got)
+{
+    struct read_op *rd = arg;
+
+    rd->sub = NULL;
+    if (rd->ending != 0) {
+        read_finish(rd, rd->ending);
+        return;
+    }
+    if (got->err < 0) {
+        rd->res.why = got->why;
+        if (got->err == -ESTALE) /* replaced meanwhile: the newer one is as good an answer */
+            read_retry(rd);
+        else
+            read_finish(rd, got->err);
+        return;
+    }
+    value_fini(&rd->res.value);
+    rd->res.value = got->value;
+    rd->res.value_offset = got->value_offset;
+    got->value = (struct value){0};
+    rd->after_fetch(rd);
+}
+
+static void read_fetch(struct read_op *rd, uint64_t offset, uint64_t length, void (*then)(struct read_op *))
+{
+    struct read_args args = {
+        .key = buf_span(&rd->op.key),
+        .want_value = true,
+        .offset = offset,
+        .length = length,
+        .pin = rd->res.rec.rec.version,
+        .timeout_ms = left_ms(&rd->op),
+    };
+
+    round_drop(&rd->op);
+    rd->after_fetch = then;
+    rd->sub = client_read(rd->op.c, &args, on_fetched, rd);
+    if (rd->sub == NULL)
+        read_finish(rd, -ENOMEM);
+}
+
+/* Is every wanted byte of the value in res.value? */
+static bool value_at_hand(const struct read_op *rd)
+{
+    const struct record *rec = &rd->res.rec.rec;
+    uint64_t end = rd->length > rec->size - rd->offset ? rec->size : rd->offset + rd->length;
+
+    return rd->res.value.data != NULL && rd->res.value_offset <= rd->offset && rd->res.value_offset + rd->res.value.len >= end;
+}
+
+/* res.rec is what a majority holds. */
+static void read_settled(struct read_op *rd)
+{
+    const struct record *rec = &rd->res.rec.rec;
+
+    if (!rd->want_value || !record_is_live(rec) || rd->offset >= rec->size || rd->length == 0) {
+        value_fini(&rd->res.value);
+        read_peek(rd);
+    } else if (value_at_hand(rd)) {
+        read_peek(rd);
+    } else {
+        read_fetch(rd, rd->offset, rd->length, read_peek);
+    }
+}
+
+/* --- mend: bring those that are behind to the newest ------------------------------------------------------------------------------------ */
+
+static int edit_nothing(void *ctx, const struct record *cur, struct value cur_value, struct draft *next)
+{
+    (void)ctx, (void)cur, (void)cur_value, (void)next;
+    return -ECANCELED;
+}
+
+static void on_nothing_written(void *arg, struct write_result *res)
+{
+    struct read_op *rd = arg;
+
+    rd->sub = NULL;
+    if (rd->ending != 0) {
+        read_finish(rd, rd->ending);
+        return;
+    }
+    if (res->err != -ECANCELED) {
+        rd->res.why = res->why;
+        read_finish(rd, res->err);
+        return;
+    }
+    record_copy_fini(&rd->res.rec);
+    rd->res.rec = res->rec;
+    res->rec = (struct record_copy){0};
+    value_fini(&rd->res.value); /* of the version that was superseded */
+    read_settled(rd);
+}
+
+/* A newer ballot is about: only a round of our own can settle what it left. */
+static void read_settle_by_write(struct read_op *rd)
+{
+    struct write_args args = {.key = buf_span(&rd->op.key), .edit = edit_nothing, .timeout_ms = left_ms(&rd->op)};
+
+    round_drop(&rd->op);
+    rd->sub = client_write(rd->op.c, &args, on_nothing_written, rd);
+    if (rd->sub == NULL)
+        read_finish(rd, -ENOMEM);
+}
+
+static void on_mended(struct round *r, struct leg *leg)
+{
+    struct read_op *rd = container_of(r->op, struct read_op, op);
+
+    if (leg->err == 0 && leg->ans.kind == ANS_REFUSE)
+        client_saw(rd->op.c, leg->ans.ballot);
+    switch (tally_state(&r->tally)) {
+    case TALLY_MET:
+        read_settled(rd);
+        break;
+    case TALLY_LOST:
+        if (tally_count(&r->tally, VOTE_NO) > 0)
+            read_settle_by_write(rd);
+        else
+            read_retry(rd);
+        break;
+    case TALLY_WAIT:
+        break;
+    }
+}
+
+static void read_mend(struct read_op *rd)
+{
+    const struct record *rec = &rd->res.rec.rec;
+    struct op *op = &rd->op;
+    struct message m = {.kind = MSG_ACCEPT, .record = *rec};
+    unsigned n = 0;
+    struct round *r;
+
+    if (rec->size > 0 && (rd->res.value.data == NULL || rd->res.value.len != rec->size)) {
+        read_fetch(rd, 0, READ_ALL, read_mend);
+        return;
+    }
+    while (n < rd->n_replicas && rd->behind[n] != MESSAGE_NODE_NONE)
+        n++;
+    r = round_new(op, buf_span(&op->key), rd->behind, n, n, ring_majority(op->c->opts.ring) - rd->n_agree, on_mended);
+    if (r == NULL) {
+        read_finish(rd, -ENOMEM);
+        return;
+    }
+    if (rec->size > 0)
+        r->body = value_ref(rd->res.value);
+    for (unsigned i = 0; i < n; i++)
+        round_send(r, i, &m);
+}
+
+/* --- ask ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* A majority of the replicas has answered: which version is it? */
+static void read_decide(struct read_op *rd, struct round *r)
+{
+    const struct leg *top = NULL, *with_value = NULL;
+    unsigned n_behind = 0;
+    int err;
+
+    for (unsigned i = 0; i < r->n_votes; i++) {
+        const struct leg *leg = &r->legs[i];
+
+        if (tally_of(&r->tally, i) != VOTE_YES)
+            continue;
+        client_saw(rd->op.c, leg->ans.record.version);
+        if (top == NULL || ballot_cmp(leg->ans.record.version, top->ans.record.version) > 0)
+            top = leg;
+    }
+    op_wake_at(&rd->op, UINT64_MAX); /* no more hedging */
+    rd->n_agree = 0;
+    for (unsigned i = 0; i < r->n_votes; i++) {
+        const struct leg *leg = &r->legs[i];
+
+        if (tally_of(&r->tally, i) != VOTE_YES)
+            continue;
+        if (ballot_cmp(leg->ans.record.version, top->ans.record.version) != 0) {
+            rd->behind[n_behind++] = leg->node;
+            continue;
+        }
+        rd->n_agree++;
+        if (leg->ans.has_value)
+            with_value = leg;
+    }
+    if (n_behind < rd->n_replicas)
+        rd->behind[n_behind] = MESSAGE_NODE_NONE;
+    record_copy_fini(&rd->res.rec);
+    err = record_copy(&top->ans.record, &rd->res.rec);
+    if (err == 0 && rd->peek)
+        err = read_note_children(rd, r);
+    if (err < 0) {
+        read_finish(rd, err);
+        return;
+    }
+    value_fini(&rd->res.value);
+    if (with_value != NULL) {
+        rd->res.value = value_ref(with_value->value);
+        rd->res.value_offset = with_value->ans.value_offset;
+    }
+    if (ballot_is_none(rd->res.rec.rec.version) || rd->n_agree >= r->tally.need)
+        read_settled(rd);
+    else
+        read_mend(rd);
+}
+
+/*
+ * The value is asked of one replica; of another only when that one failed, or is slow (`hurry`).
+ */
+static void read_send(struct read_op *rd, struct round *r, unsigned i, bool hurry)
+{
+    struct message m = {.kind = MSG_READ, .pin = rd->pin};
+    const struct leg *asked = &r->legs[rd->value_leg];
+    bool coming = asked->sent && (asked->ended ? asked->ans.has_value : !hurry);
+
+    if (rd->want_value && i < r->n_votes && !coming) {
+        m.flags |= MSG_WANT_VALUE;
+        m.offset = rd->offset;
+        m.length = rd->length;
+        rd->value_leg = i;
+    }
+    if (rd->peek)
+        m.flags |= MSG_PEEK;
+    round_send(r, i, &m);
+}
+
+/* Do those that answered (and, with `pending`, those that still may) hold a majority of every replica set? */
+static bool read_covered(struct read_op *rd, const struct round *r, bool pending)
+{
+    const struct ring *ring = rd->op.c->opts.ring;
+
+    if (!rd->peek)
+        return true;
+    memset(rd->answered, 0, ring_n_nodes(ring) * sizeof *rd->answered);
+    for (unsigned i = 0; i < r->n; i++)
+        rd->answered[r->legs[i].node] = leg_counts(r, i) || (pending && r->legs[i].sent && !r->legs[i].ended);
+    return ring_covered(ring, rd->answered);
+}
+
+/* Sends to as many more as are needed for the round to succeed without any of those that failed. False: there are not enough. */
+static bool read_top_up(struct read_op *rd, struct round *r)
+{
+    unsigned i = round_next(r);
+
+    while (tally_count(&r->tally, VOTE_YES) + tally_count(&r->tally, VOTE_ASKED) < r->tally.need) {
+        if (i >= r->n_votes)
+            return false;
+        read_send(rd, r, i++, false);
+    }
+    while (!read_covered(rd, r, true)) {
+        if (i >= r->n)
+            return false;
+        read_send(rd, r, i++, false);
+    }
+    return true;
+}
+
+/* When the slowest of those asked has taken longer than usual, the next is asked as well. */
+static void read_hedge_later(struct read_op *rd, const struct round *r)
+{
+    uint64_t wait = 0;
+
+    if (round_next(r) >= r->n) {
+        op_wake_at(&rd->op, UINT64_MAX);
+        return;
+    }
+    for (unsigned i = 0; i < r->n; i++) {
+        if (r->legs[i].sent && !r->legs[i].ended) {
+            uint64_t usual = health_hedge_us(rd->op.c->opts.health, r->legs[i].node);
+
+            wait = usual > wait ? usual : wait;
+        }
+    }
+    op_wake_at(&rd->op, transport_now_us(rd->op.c->opts.transport) + wait);
+}
+
+static void on_read_answer(struct round *r, struct leg *leg)
+{
+    struct read_op *rd = container_of(r->op, struct read_op, op);
+
+    (void)leg;
+    if (tally_state(&r->tally) == TALLY_MET && read_covered(rd, r, false))
+        read_decide(rd, r);
+    else if (!read_top_up(rd, r))
+        read_retry(rd);
+}
+
+/* Of a pinned read: the first that holds the version will do. */
+static void on_pinned_answer(struct round *r, struct leg *leg)
+{
+    struct read_op *rd = container_of(r->op, struct read_op, op);
+    unsigned next = round_next(r);
+    int err;
+
+    if (leg->err == 0 && leg->ans.kind == ANS_STATE && ballot_cmp(leg->ans.record.version, rd->pin) == 0) {
+        err = record_copy(&leg->ans.record, &rd->res.rec);
+        if (err == 0 && leg->ans.has_value) {
+            rd->res.value = value_ref(leg->value);
+            rd->res.value_offset = leg->ans.value_offset;
+        }
+        read_finish(rd, err);
+    } else if (next < r->n) {
+        read_send(rd, r, next, true);
+    } else if (round_pending(r) == 0) {
+        if (tally_count(&r->tally, VOTE_YES) >= ring_majority(rd->op.c->opts.ring))
+            read_finish(rd, -ESTALE);
+        else
+            read_retry(rd);
+    }
+}
+
+static void read_try(struct read_op *rd)
+{
+    struct op *op = &rd->op;
+    const struct ring *ring = op->c->opts.ring;
+    bool pinned = !ballot_is_none(rd->pin);
+    struct round *r;
+
+    client_order(op->c, buf_span(&op->key), rd->nodes);
+    rd->value_leg = 0;
+    r = round_new(op, buf_span(&op->key), rd->nodes, rd->n_nodes, rd->n_replicas, pinned ? 1 : ring_majority(ring),
+                  pinned ? on_pinned_answer : on_read_answer);
+    if (r == NULL) {
+        op_fail_soon(op, -ENOMEM);
+        return;
+    }
+    (void)read_top_up(rd, r); /* there are enough: nobody was asked yet */
+    read_hedge_later(rd, r);
+}
+
+static void read_wake(struct op *op)
+{
+    struct read_op *rd = container_of(op, struct read_op, op);
+    struct round *r = op->round;
+
+    if (r == NULL) {
+        read_try(rd);
+    } else if (round_next(r) < r->n) {
+        read_send(rd, r, round_next(r), true);
+        read_hedge_later(rd, r);
+    }
+}
+
+struct op *client_read(struct client *c, const struct read_args *args, read_done_fn *done, void *arg)
+{
+    const struct ring *ring = c->opts.ring;
+    struct read_op *rd = calloc(1, sizeof *rd);
+    unsigned n = ring_n_replicas(ring), all = ring_n_nodes(ring);
+    uint64_t size = args->want_value && args->length != READ_ALL ? args->length : 0;
+
+    if (rd == NULL)
+        return NULL;
+    rd->nodes = calloc(all, sizeof *rd->nodes);
+    rd->behind = calloc(all, sizeof *rd->behind);
+    rd->answered = calloc(all, sizeof *rd->answered);
+    if (rd->nodes == NULL || rd->behind == NULL || rd->answered == NULL ||
+        op_init(&rd->op, c, args->key, OP_OF_KEY, args->timeout_ms, size) < 0) {
+        free(rd->nodes);
+        free(rd->behind);
+        free(rd->answered);
+        free(rd);
+        return NULL;
+    }
+    rd->want_value = args->want_value && args->length > 0;
+    rd->offset = args->offset;
+    rd->length = args->length;
+    rd->peek = args->peek;
+    rd->pin = args->pin;
+    rd->done = done;
+    rd->arg = arg;
+    rd->op.on_end = read_end;
+    rd->op.on_wake = read_wake;
+    rd->n_replicas = rd->n_nodes = n;
+    if (rd->peek) {
+        for (unsigned i = 0; i < all; i++)
+            if (!ring_is_replica(ring, args->key, i))
+                rd->nodes[rd->n_nodes++] = i;
+    }
+    read_try(rd);
+    return &rd->op;
+}

@@ -1,0 +1,580 @@
+/*
+ * client_write.c - WRITE (docs/protocol.md): single-register Paxos with a changing value (Rystsov, CASPaxos 2018) and exact retries.
+ *
+ * One try: a fresh ballot b.
+ *   prepare  b to all replicas, wait for a majority of promises. cur = the newest record they name.
+ *   judge    was an earlier try of mine done after all? Does the condition hold on cur?
+ *   fetch    cur's value, where the edit or the settling needs its bytes and they are not at hand.
+ *   accept   the new record under b to all replicas: done when a majority stored it.
+ *   settle   the same with cur unchanged, before anything is reported that rests on cur: where a minority may hold something newer
+ *            than the majority (an earlier try of mine, or what someone else left), a later operation could pick it up.
+ * A refusal (someone else's ballot is higher) leads to the next try, after a random pause.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/op.h"
+
+enum accept_for {
+    FOR_WRITE,       /* the new record */
+    FOR_DONE_BEFORE, /* settle cur: an earlier try of this very operation is in it */
+    FOR_CONDITION,   /* settle cur: the condition failed on it */
+};
+
+struct write_op {
+    struct op op;
+    edit_fn *edit;
+    void *ctx;
+    bool want_value;
+    uint32_t report_wait_ms;
+    write_done_fn *done;
+    void *arg;
+
+    unsigned n;            /* replicas */
+    unsigned *nodes;       /* in the order of asking; constant from the first try on */
+    unsigned n_up;         /* nodes[0..n_up) have been asked in this try */
+    struct report *reports; /* by ring order */
+
+    uint64_t id;           /* of the operation: in `recent` of what it led to */
+    unsigned tries;
+    bool preparing;        /* which of the two rounds is the present one */
+    struct ballot ballot;  /* of this try */
+    struct record_copy cur; /* what this try builds on */
+    struct value cur_value; /* its bytes, where they were needed */
+    bool have_cur_value, settled;
+    bool sent;             /* an ACCEPT of the new record went out, in this or an earlier try */
+    uint64_t base_seq;     /* cur.seq when it first did */
+    unsigned n_sent, n_refused; /* those ACCEPTs, one by one, and how many were refused for certain */
+
+    enum accept_for purpose;
+    int condition;         /* FOR_CONDITION: what edit returned */
+    struct draft draft;
+    struct buf sums;       /* of draft.value; kept between tries while the bytes are the same */
+    const uint8_t *sums_of;
+    bool same_value;       /* this ACCEPT carries no value */
+    bool stored;           /* the quorum has it: only waiting for the report */
+    struct op *sub;        /* a fetch under way */
+    int ending;
+    struct write_result res;
+};
+
+static void write_judge(struct write_op *w);
+static void write_accept(struct write_op *w);
+static void write_fetch(struct write_op *w);
+static void accept_send(struct write_op *w, struct round *r, unsigned i);
+
+void write_result_fini(struct write_result *r)
+{
+    record_copy_fini(&r->rec);
+}
+
+static void write_finish(struct write_op *w, int err)
+{
+    w->res.err = err;
+    w->res.certain = err < 0 && w->n_sent == w->n_refused;
+    w->res.n_reports = w->n;
+    w->res.reports = w->reports;
+    w->done(w->arg, &w->res);
+    write_result_fini(&w->res);
+    op_fini(&w->op);
+    record_copy_fini(&w->cur);
+    value_fini(&w->cur_value);
+    value_fini(&w->draft.value);
+    buf_fini(&w->sums);
+    free(w->nodes);
+    free(w->reports);
+    free(w);
+}
+
+/* Success, or a failed condition: the record that it is about goes along. */
+static void write_finish_with(struct write_op *w, int err, const struct record *rec)
+{
+    if (record_copy(rec, &w->res.rec) < 0 && err == 0)
+        w->res.rec = (struct record_copy){0}; /* it is stored all the same */
+    write_finish(w, err);
+}
+
+static void write_end(struct op *op, int err)
+{
+    struct write_op *w = container_of(op, struct write_op, op);
+
+    if (w->stored) {
+        write_finish(w, 0);
+        return;
+    }
+    if (op->round != NULL)
+        round_explain(op->round, &w->res.why);
+    if (err == -ETIMEDOUT)
+        err = -EHOSTDOWN;
+    if (w->sub == NULL) {
+        write_finish(w, err);
+        return;
+    }
+    w->ending = err;
+    op->deadline_us = UINT64_MAX;
+    op->cancelled = false;
+    op_wake_at(op, UINT64_MAX);
+    op_cancel(w->sub);
+}
+
+/* Another try after a pause; or the end, when the round failed in a way that no try will mend. */
+static void write_retry(struct write_op *w)
+{
+    struct op *op = &w->op;
+    int err = -EHOSTDOWN;
+
+    if (op->round != NULL) {
+        round_explain(op->round, &w->res.why);
+        err = round_verdict(op->round);
+    }
+    round_drop(op);
+    if (err != -EHOSTDOWN) {
+        write_finish(w, err);
+        return;
+    }
+    op_wake_at(op, transport_now_us(op->c->opts.transport) + op_backoff_us(op, w->tries++));
+}
+
+/*
+ * Nodes thought to be down are not waited for; but when those that were asked take longer than usual, the others are asked as well:
+ * one of the former may have frozen, one of the latter may be back.
+ */
+static void write_hedge_later(struct write_op *w)
+{
+    const struct client *c = w->op.c;
+    uint64_t wait = 0;
+
+    for (unsigned i = 0; i < w->n_up; i++) {
+        uint64_t usual = health_hedge_us(c->opts.health, w->nodes[i]);
+
+        wait = usual > wait ? usual : wait;
+    }
+    op_wake_at(&w->op, w->n_up < w->n ? transport_now_us(c->opts.transport) + wait : UINT64_MAX);
+}
+
+/* --- accept ------------------------------------------------------------------------------------------------------------------------- */
+
+static struct report *report_of(struct write_op *w, unsigned node)
+{
+    for (unsigned i = 0; i < w->n; i++)
+        if (w->reports[i].node == node)
+            return &w->reports[i];
+    assert(!"a leg of the round is a replica of the key");
+    return NULL;
+}
+
+static void report_leg(struct write_op *w, const struct leg *leg)
+{
+    struct report *rep = report_of(w, leg->node);
+
+    if (leg->err == 0 && leg->ans.kind == ANS_ACCEPTED) {
+        bool first = true;
+
+        for (unsigned i = 0; i < w->n; i++)
+            first &= w->reports[i].state != REPORT_OK;
+        if (first)
+            w->res.primary = leg->node;
+        rep->state = REPORT_OK;
+        rep->err = 0;
+    } else {
+        rep->state = REPORT_FAILED;
+        rep->err = leg->err != 0 ? leg->err : -ECANCELED;
+    }
+}
+
+/* The majority stored it. */
+static void write_accepted(struct write_op *w, struct round *r)
+{
+    struct op *op = &w->op;
+
+    if (w->purpose == FOR_CONDITION) {
+        write_finish_with(w, w->condition, &w->draft.rec);
+        return;
+    }
+    w->res.existed = w->purpose == FOR_WRITE && record_is_live(&w->cur.rec);
+    if (w->report_wait_ms > 0 && round_pending(r) > 0) {
+        if (!w->stored) {
+            uint64_t until = transport_now_us(op->c->opts.transport) + 1000ull * w->report_wait_ms;
+
+            w->stored = record_copy(&w->draft.rec, &w->res.rec) == 0;
+            if (!w->stored) {
+                write_finish(w, 0);
+                return;
+            }
+            op_wake_at(op, until);
+        }
+        return;
+    }
+    if (w->stored)
+        write_finish(w, 0);
+    else
+        write_finish_with(w, 0, &w->draft.rec);
+}
+
+static bool anyone_needs_value(const struct round *r)
+{
+    for (unsigned i = 0; i < r->n; i++)
+        if (r->legs[i].ended && r->legs[i].err == 0 && r->legs[i].ans.kind == ANS_NEED_VALUE)
+            return true;
+    return false;
+}
+
+static void on_accept_answer(struct round *r, struct leg *leg)
+{
+    struct write_op *w = container_of(r->op, struct write_op, op);
+
+    if (leg->err == 0 && leg->ans.kind == ANS_REFUSE)
+        client_saw(w->op.c, leg->ans.ballot);
+    /* Only a refusal is for ever; a late copy of what was answered otherwise may still be stored. */
+    if (w->purpose == FOR_WRITE && leg->err == 0 && leg->ans.kind == ANS_REFUSE)
+        w->n_refused++;
+    report_leg(w, leg);
+    while (tally_count(&r->tally, VOTE_YES) + tally_count(&r->tally, VOTE_ASKED) < r->tally.need && w->n_up < w->n)
+        accept_send(w, r, w->n_up++);
+    switch (tally_state(&r->tally)) {
+    case TALLY_MET:
+        write_accepted(w, r);
+        break;
+    case TALLY_LOST:
+        /* Those that lack the value get it, under the same ballot: it is the same message with its value written out. */
+        if (w->same_value && anyone_needs_value(r))
+            write_fetch(w);
+        else
+            write_retry(w);
+        break;
+    case TALLY_WAIT:
+        break;
+    }
+}
+
+static void accept_send(struct write_op *w, struct round *r, unsigned i)
+{
+    struct message m = {.kind = MSG_ACCEPT, .record = w->draft.rec};
+
+    if (w->same_value) {
+        m.flags = MSG_SAME_VALUE;
+        m.pin = w->cur.rec.version;
+    }
+    if (w->purpose == FOR_WRITE)
+        w->n_sent++;
+    report_of(w, r->legs[i].node)->state = REPORT_PENDING;
+    round_send(r, i, &m);
+}
+
+/* Sends draft under this try's ballot to all replicas thought to be up, or to all where those are no majority. */
+static void write_accept(struct write_op *w)
+{
+    struct op *op = &w->op;
+    struct round *r;
+
+    w->same_value = w->draft.same_value && w->draft.rec.size > 0 && !w->have_cur_value;
+    if (w->draft.same_value && w->have_cur_value) {
+        value_fini(&w->draft.value);
+        w->draft.value = value_ref(w->cur_value);
+    }
+    r = round_new(op, buf_span(&op->key), w->nodes, w->n, w->n, ring_majority(op->c->opts.ring), on_accept_answer);
+    if (r == NULL) {
+        write_finish(w, -ENOMEM);
+        return;
+    }
+    if (!w->same_value && w->draft.rec.size > 0)
+        r->body = value_ref(w->draft.value);
+    for (unsigned i = 0; i < w->n; i++) {
+        w->reports[i].state = REPORT_FAILED;
+        w->reports[i].err = -EHOSTDOWN; /* until it is asked */
+    }
+    for (unsigned i = 0; i < w->n_up; i++)
+        accept_send(w, r, i);
+    write_hedge_later(w);
+}
+
+/* --- judge -------------------------------------------------------------------------------------------------------------------------- */
+
+/* draft = cur, to be accepted unchanged under this try's ballot. A key never written becomes a tombstone that no write led to. */
+static void draft_settle(struct write_op *w, enum accept_for purpose)
+{
+    value_fini(&w->draft.value);
+    w->draft = (struct draft){.rec = w->cur.rec, .same_value = true};
+    if (ballot_is_none(w->cur.rec.version))
+        w->draft.rec.flags = RECORD_TOMBSTONE;
+    w->draft.rec.version = w->ballot;
+    w->purpose = purpose;
+    write_accept(w);
+}
+
+static int draft_complete(struct write_op *w)
+{
+    struct record *rec = &w->draft.rec;
+    const struct record *cur = &w->cur.rec;
+
+    rec->version = w->ballot;
+    rec->seq = cur->seq + 1;
+    rec->recent[0] = w->id;
+    rec->n_recent = 1;
+    for (unsigned i = 0; i < cur->n_recent && rec->n_recent < RECENT_MAX; i++)
+        rec->recent[rec->n_recent++] = cur->recent[i];
+    if (rec->flags & RECORD_TOMBSTONE) {
+        struct record bare = {.version = rec->version, .flags = RECORD_TOMBSTONE, .seq = rec->seq, .n_recent = rec->n_recent,
+                              .mtime_ns = rec->mtime_ns};
+
+        memcpy(bare.recent, rec->recent, sizeof bare.recent);
+        *rec = bare;
+        w->draft.same_value = false;
+        value_fini(&w->draft.value);
+        return 0;
+    }
+    if (w->draft.same_value) {
+        rec->size = cur->size;
+        rec->sums = cur->sums;
+        return 0;
+    }
+    rec->size = w->draft.value.len;
+    if (w->sums_of != w->draft.value.data || w->sums.len != 8 * record_n_chunks(rec->size)) {
+        buf_clear(&w->sums);
+        record_sums(&w->sums, value_span(w->draft.value));
+        w->sums_of = w->draft.value.data;
+    }
+    rec->sums = buf_span(&w->sums);
+    return w->sums.err;
+}
+
+static void write_judge(struct write_op *w)
+{
+    const struct record *cur = &w->cur.rec;
+    int err;
+
+    if (w->sent) {
+        for (unsigned i = 0; i < cur->n_recent; i++) {
+            if (cur->recent[i] == w->id) {
+                draft_settle(w, FOR_DONE_BEFORE);
+                return;
+            }
+        }
+        if (cur->seq < w->base_seq || cur->seq - w->base_seq > RECENT_MAX) {
+            err_set(&w->res.why, 0, "%llu later writes hide whether this one was stored",
+                    (unsigned long long)(cur->seq - w->base_seq));
+            write_finish(w, -EHOSTDOWN);
+            return;
+        }
+    }
+    if (w->want_value && record_is_live(cur) && cur->size > 0 && !w->have_cur_value) {
+        write_fetch(w);
+        return;
+    }
+    value_fini(&w->draft.value);
+    w->draft = (struct draft){.rec = *cur};
+    w->draft.rec.flags = 0;
+    if (!record_is_live(cur))
+        w->draft.rec = (struct record){0};
+    err = w->edit(w->ctx, cur, w->have_cur_value ? w->cur_value : (struct value){0}, &w->draft);
+    if (err < 0) {
+        w->condition = err;
+        if (w->settled)
+            write_finish_with(w, err, cur);
+        else
+            draft_settle(w, FOR_CONDITION);
+        return;
+    }
+    err = draft_complete(w);
+    if (err < 0) {
+        write_finish(w, err);
+        return;
+    }
+    if (!w->sent) {
+        w->sent = true;
+        w->base_seq = cur->seq;
+    }
+    w->purpose = FOR_WRITE;
+    write_accept(w);
+}
+
+static void on_fetched(void *arg, struct read_result *got)
+{
+    struct write_op *w = arg;
+
+    w->sub = NULL;
+    if (w->ending != 0) {
+        write_finish(w, w->ending);
+        return;
+    }
+    if (got->err < 0) {
+        w->res.why = got->why;
+        if (got->err == -ESTALE) /* someone else was faster: this ballot is lost as well */
+            write_retry(w);
+        else
+            write_finish(w, got->err);
+        return;
+    }
+    value_fini(&w->cur_value);
+    w->cur_value = got->value;
+    got->value = (struct value){0};
+    w->have_cur_value = true;
+    if (ballot_cmp(w->draft.rec.version, w->ballot) == 0)
+        write_accept(w); /* the draft stood already, and only its value was missing */
+    else
+        write_judge(w);
+}
+
+/* Brings the bytes of cur. */
+static void write_fetch(struct write_op *w)
+{
+    uint64_t now = transport_now_us(w->op.c->opts.transport);
+    struct read_args args = {
+        .key = buf_span(&w->op.key),
+        .want_value = true,
+        .length = READ_ALL,
+        .pin = w->cur.rec.version,
+        .timeout_ms = w->op.deadline_us > now ? (uint32_t)((w->op.deadline_us - now) / 1000 + 1) : 1,
+    };
+
+    round_drop(&w->op);
+    op_wake_at(&w->op, UINT64_MAX);
+    w->sub = client_read(w->op.c, &args, on_fetched, w);
+    if (w->sub == NULL)
+        write_finish(w, -ENOMEM);
+}
+
+/* --- prepare ------------------------------------------------------------------------------------------------------------------------ */
+
+/* A majority has promised. */
+static void write_promised(struct write_op *w, struct round *r)
+{
+    const struct leg *top = NULL;
+    unsigned n_agree = 0;
+
+    for (unsigned i = 0; i < r->n; i++) {
+        const struct leg *leg = &r->legs[i];
+
+        if (tally_of(&r->tally, i) != VOTE_YES)
+            continue;
+        client_saw(w->op.c, leg->ans.record.version);
+        if (top == NULL || ballot_cmp(leg->ans.record.version, top->ans.record.version) > 0)
+            top = leg;
+    }
+    value_fini(&w->cur_value);
+    w->have_cur_value = false;
+    for (unsigned i = 0; i < r->n; i++) {
+        const struct leg *leg = &r->legs[i];
+
+        if (tally_of(&r->tally, i) != VOTE_YES || ballot_cmp(leg->ans.record.version, top->ans.record.version) != 0)
+            continue;
+        n_agree++;
+        if (leg->ans.has_value && leg->value.len == leg->ans.record.size && !w->have_cur_value) {
+            w->cur_value = value_ref(leg->value);
+            w->have_cur_value = true;
+        }
+    }
+    w->settled = !w->sent && n_agree >= r->tally.need;
+    record_copy_fini(&w->cur);
+    if (record_copy(&top->ans.record, &w->cur) < 0) {
+        write_finish(w, -ENOMEM);
+        return;
+    }
+    round_drop(&w->op);
+    op_wake_at(&w->op, UINT64_MAX);
+    w->preparing = false;
+    write_judge(w);
+}
+
+static void prepare_send(struct write_op *w, struct round *r, unsigned i)
+{
+    struct message m = {.kind = MSG_PREPARE, .ballot = w->ballot};
+
+    if (w->want_value && i == 0) /* one replica's copy is enough; if it proves to be old, the value is fetched */
+        m.flags = MSG_WANT_VALUE;
+    round_send(r, i, &m);
+}
+
+static void on_prepare_answer(struct round *r, struct leg *leg)
+{
+    struct write_op *w = container_of(r->op, struct write_op, op);
+
+    if (leg->err == 0 && leg->ans.kind == ANS_REFUSE)
+        client_saw(w->op.c, leg->ans.ballot);
+    /* Those thought to be down are asked after all when the others do not suffice. */
+    while (tally_count(&r->tally, VOTE_YES) + tally_count(&r->tally, VOTE_ASKED) < r->tally.need && w->n_up < w->n)
+        prepare_send(w, r, w->n_up++);
+    switch (tally_state(&r->tally)) {
+    case TALLY_MET:
+        write_promised(w, r);
+        break;
+    case TALLY_LOST:
+        write_retry(w);
+        break;
+    case TALLY_WAIT:
+        break;
+    }
+}
+
+static void write_try(struct write_op *w)
+{
+    struct op *op = &w->op;
+    unsigned need = ring_majority(op->c->opts.ring);
+    struct round *r;
+
+    w->ballot = client_ballot(op->c);
+    w->n_up = client_order(op->c, buf_span(&op->key), w->nodes);
+    if (w->n_up < need)
+        w->n_up = w->n;
+    r = round_new(op, buf_span(&op->key), w->nodes, w->n, w->n, need, on_prepare_answer);
+    if (r == NULL) {
+        op_fail_soon(op, -ENOMEM);
+        return;
+    }
+    w->preparing = true;
+    for (unsigned i = 0; i < w->n_up; i++)
+        prepare_send(w, r, i);
+    write_hedge_later(w);
+}
+
+static void write_wake(struct op *op)
+{
+    struct write_op *w = container_of(op, struct write_op, op);
+
+    if (w->stored) {
+        write_finish(w, 0); /* the others took too long to be reported of */
+    } else if (op->round == NULL) {
+        write_try(w);
+    } else {
+        while (w->n_up < w->n) {
+            if (w->preparing)
+                prepare_send(w, op->round, w->n_up++);
+            else
+                accept_send(w, op->round, w->n_up++);
+        }
+    }
+}
+
+struct op *client_write(struct client *c, const struct write_args *args, write_done_fn *done, void *arg)
+{
+    struct write_op *w = calloc(1, sizeof *w);
+    unsigned n = ring_n_replicas(c->opts.ring);
+    const unsigned *replicas = ring_replicas(c->opts.ring, args->key);
+
+    if (w == NULL)
+        return NULL;
+    w->nodes = calloc(n, sizeof *w->nodes);
+    w->reports = calloc(n, sizeof *w->reports);
+    if (w->nodes == NULL || w->reports == NULL || op_init(&w->op, c, args->key, OP_OF_KEY, args->timeout_ms, args->size_hint) < 0) {
+        free(w->nodes);
+        free(w->reports);
+        free(w);
+        return NULL;
+    }
+    for (unsigned i = 0; i < n; i++)
+        w->reports[i].node = replicas[i];
+    w->n = n;
+    w->edit = args->edit;
+    w->ctx = args->ctx;
+    w->want_value = args->want_value;
+    w->report_wait_ms = args->report_wait_ms;
+    w->done = done;
+    w->arg = arg;
+    w->id = client_random(c);
+    w->op.on_end = write_end;
+    w->op.on_wake = write_wake;
+    write_try(w);
+    return &w->op;
+}
