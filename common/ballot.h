@@ -1,4 +1,7 @@
-/* ballot.h - the order of versions. A ballot names one attempt of one proposer and, once accepted, the version it wrote. */
+/*
+ * ballot.h - the order of versions. A ballot names one attempt of one proposer and, once accepted,
+ * the version it wrote.
+ */
 #ifndef KVFS_COMMON_BALLOT_H
 #define KVFS_COMMON_BALLOT_H
 

@@ -1,6 +1,6 @@
 /*
- * buf.h - bytes: borrowed (span), growing (buf), shared (value), and read back by a cursor that cannot overrun.
- * All integers are little-endian on the wire and on disk.
+ * buf.h - bytes: borrowed (span), growing (buf), shared (value), and read back by a cursor that
+ * cannot overrun. All integers are little-endian on the wire and on disk.
  */
 #ifndef KVFS_COMMON_BUF_H
 #define KVFS_COMMON_BUF_H
@@ -29,8 +29,8 @@ int span_cmp(struct span a, struct span b);
 bool span_has_prefix(struct span s, struct span prefix);
 
 /*
- * A growing buffer. {0} is an empty one. Appending never fails visibly: when memory runs out the buffer
- * remembers -ENOMEM in err, and appends become no-ops; callers check err once at the end.
+ * A growing buffer. {0} is an empty one. Appending never fails visibly: when memory runs out the
+ * buffer remembers -ENOMEM in err, and appends become no-ops; callers check err once at the end.
  */
 struct buf {
     uint8_t *data;
@@ -40,7 +40,10 @@ struct buf {
 
 void buf_fini(struct buf *b); /* frees, leaves {0} */
 void buf_clear(struct buf *b); /* len = 0, err = 0, keeps the memory */
-/* Makes room for n more bytes and returns where they start, NULL (err set) when there is none; len is unchanged. */
+/*
+ * Makes room for n more bytes and returns where they start, NULL (err set) when there is none; len
+ * is unchanged.
+ */
 uint8_t *buf_reserve(struct buf *b, size_t n);
 void buf_add(struct buf *b, const void *data, size_t n);
 void buf_add_span(struct buf *b, struct span s);
@@ -58,7 +61,10 @@ static inline struct span buf_span(const struct buf *b)
     return (struct span){b->data, b->len};
 }
 
-/* Reads back what buf wrote. After the first overrun err is -EBADMSG, every read gives 0 or an empty span. */
+/*
+ * Reads back what buf wrote. After the first overrun err is -EBADMSG, every read gives 0 or an
+ * empty span.
+ */
 struct cursor {
     const uint8_t *pos, *end;
     int err;
@@ -94,8 +100,8 @@ struct blob *blob_ref(struct blob *b);
 void blob_unref(struct blob *b); /* accepts NULL */
 
 /*
- * Bytes of a value: a window into a blob. Copying the struct borrows; value_ref() makes a copy that owns a reference,
- * value_fini() gives it back. {0} is the empty value and owns nothing.
+ * Bytes of a value: a window into a blob. Copying the struct borrows; value_ref() makes a copy that
+ * owns a reference, value_fini() gives it back. {0} is the empty value and owns nothing.
  */
 struct value {
     struct blob *blob;

@@ -1,7 +1,9 @@
 /*
- * client.c - what all operations of the client share: ballots, the order in which replicas are asked, deadlines; and HELLO.
+ * client.c - what all operations of the client share: ballots, the order in which replicas are
+ * asked, deadlines; and HELLO.
  *
- * The parts, in reading order: op.h (op, round, leg), round.c, this file, client_read.c, client_write.c, listing.c.
+ * The parts, in reading order: op.h (op, round, leg), round.c, this file, client_read.c,
+ * client_write.c, listing.c.
  */
 #include "common/client.h"
 
@@ -13,7 +15,10 @@
 
 #define BACKOFF_MIN_US 500u
 #define BACKOFF_MAX_US 200000u
-/* A cluster known to be without a quorum for as long as a timeout is not waited for in full again by every call. */
+/*
+ * A cluster known to be without a quorum for as long as a timeout is not waited for in full again
+ * by every call.
+ */
 #define HOPELESS_TIMEOUT_DIVISOR 5u
 #define BYTES_PER_SECOND_PLANNED (10u << 20)
 
@@ -39,7 +44,10 @@ void client_free(struct client *c)
     free(c);
 }
 
-/* splitmix64 (Steele, Lea, Flood 2014): small, and good enough for ids and jitter; seeded, so that tests repeat. */
+/*
+ * splitmix64 (Steele, Lea, Flood 2014): small, and good enough for ids and jitter; seeded, so that
+ * tests repeat.
+ */
 uint64_t client_random(struct client *c)
 {
     uint64_t z = c->rng += 0x9e3779b97f4a7c15u;
@@ -50,7 +58,8 @@ uint64_t client_random(struct client *c)
 }
 
 /*
- * The clock only makes it likely that the ballot is above all others. That it is never used twice comes from `seen`, which every ballot raises.
+ * The clock only makes it likely that the ballot is above all others. That it is never used twice
+ * comes from `seen`, which every ballot raises.
  */
 struct ballot client_ballot(struct client *c)
 {
@@ -92,7 +101,7 @@ unsigned client_order(const struct client *c, struct span key, unsigned *nodes)
     return up;
 }
 
-/* --- op ------------------------------------------------------------------------------------------------------------------------- */
+/* --- op --------------------------------------------------------------------------------------- */
 
 static void op_rearm(struct op *op)
 {
@@ -133,7 +142,8 @@ static bool long_down(const struct client *c, unsigned node, uint64_t now, uint6
 }
 
 /* Has what the op needs been out of reach for longer than a whole timeout? */
-static bool hopeless(struct client *c, struct span key, enum op_scope scope, uint64_t now, uint64_t timeout_us)
+static bool hopeless(struct client *c, struct span key, enum op_scope scope, uint64_t now,
+                     uint64_t timeout_us)
 {
     const struct ring *ring = c->opts.ring;
     unsigned n_nodes = ring_n_nodes(ring), down = 0;
@@ -162,7 +172,8 @@ static bool hopeless(struct client *c, struct span key, enum op_scope scope, uin
     return !covered;
 }
 
-int op_init(struct op *op, struct client *c, struct span key, enum op_scope scope, uint32_t timeout_ms, uint64_t size)
+int op_init(struct op *op, struct client *c, struct span key, enum op_scope scope,
+            uint32_t timeout_ms, uint64_t size)
 {
     uint64_t now = transport_now_us(c->opts.transport);
     uint64_t timeout_us = 1000ull * (timeout_ms != 0 ? timeout_ms : c->opts.timeout_ms);
@@ -218,7 +229,7 @@ uint64_t op_backoff_us(struct op *op, unsigned tries)
     return BACKOFF_MIN_US + client_random(op->c) % most;
 }
 
-/* --- HELLO ---------------------------------------------------------------------------------------------------------------------- */
+/* --- HELLO ------------------------------------------------------------------------------------ */
 
 struct hello_op {
     struct op op;
@@ -252,10 +263,14 @@ static void hello_end(struct op *op, int err)
     hello_finish(container_of(op, struct hello_op, op), err, NULL);
 }
 
-struct op *client_hello(struct client *c, const struct hello_args *args, hello_done_fn *done, void *arg)
+struct op *client_hello(struct client *c, const struct hello_args *args, hello_done_fn *done,
+                        void *arg)
 {
     struct hello_op *h = calloc(1, sizeof *h);
-    struct message m = {.kind = MSG_HELLO, .node = args->self, .incarnation = args->incarnation, .recovering = args->recovering};
+    struct message m = {.kind = MSG_HELLO,
+                        .node = args->self,
+                        .incarnation = args->incarnation,
+                        .recovering = args->recovering};
     struct round *r;
 
     if (h == NULL || op_init(&h->op, c, span_of(NULL, 0), OP_OF_NODE, args->timeout_ms, 0) < 0) {

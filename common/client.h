@@ -1,9 +1,11 @@
 /*
  * client.h - READ, WRITE and listing of docs/protocol.md: the asynchronous core, on one event loop.
  *
- * Single-threaded: everything runs on the transport's loop. The same code runs over HTTP and over the tests' in-memory network; what it
- * draws at random comes from its seed. Operations copy their key. Each ends in exactly one done(), never from inside the call that
- * started it, within its timeout; requests that are still under way then (to the replicas that a quorum did not need) end by themselves.
+ * Single-threaded: everything runs on the transport's loop. The same code runs over HTTP and over
+ * the tests' in-memory network; what it draws at random comes from its seed. Operations copy their
+ * key. Each ends in exactly one done(), never from inside the call that started it, within its
+ * timeout; requests that are still under way then (to the replicas that a quorum did not need) end
+ * by themselves.
  */
 #ifndef KVFS_COMMON_CLIENT_H
 #define KVFS_COMMON_CLIENT_H
@@ -20,79 +22,102 @@
 struct client;
 
 struct client_opts {
-    const struct ring *ring;     /* borrowed, as are transport and health */
+    const struct ring *ring; /* borrowed, as are transport and health */
     struct transport *transport;
     struct health *health;
-    uint64_t seed;               /* of everything random: backoff, operation ids */
-    uint64_t proposer;           /* unlike that of any other client, ever; not 0, not BALLOT_PROPOSER_MAX */
-    uint32_t timeout_ms;         /* of operations that do not give their own */
+    uint64_t seed; /* of everything random: backoff, operation ids */
+    /* unlike that of any other client, ever; not 0, not BALLOT_PROPOSER_MAX */
+    uint64_t proposer;
+    uint32_t timeout_ms; /* of operations that do not give their own */
     const char *(*node_name)(void *arg, unsigned node); /* for messages */
     void *node_name_arg;
 };
 
 int client_new(const struct client_opts *opts, struct client **out);
-/* No operation may be under way that has not called done(); late answers of finished ones must have come (free the transport first). */
+/*
+ * No operation may be under way that has not called done(); late answers of finished ones must have
+ * come (free the transport first).
+ */
 void client_free(struct client *c);
 
 /*
- * An operation under way: a handle for op_cancel(), valid until its done() returns. Starting one gives NULL only without memory: then
- * done() never comes.
+ * An operation under way: a handle for op_cancel(), valid until its done() returns. Starting one
+ * gives NULL only without memory: then done() never comes.
  */
 struct op;
 /* Ends it soon with -EINTR. What was sent may still take effect: see write_result.certain. */
 void op_cancel(struct op *op);
 
-/* --- reading ------------------------------------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 struct read_args {
     struct span key;
     bool want_value;
-    uint64_t offset, length; /* of the value; length 0 with want_value: nothing; READ_ALL: to the end. Widened to whole chunks */
-    bool peek;               /* is there a live key below key + "/"? */
-    struct ballot pin;       /* not none: only this version will do; needs no quorum. -ESTALE when it is gone */
-    uint32_t timeout_ms;     /* 0: the client's */
+    /*
+     * of the value; length 0 with want_value: nothing; READ_ALL: to the end. Widened to whole
+     * chunks
+     */
+    uint64_t offset, length;
+    bool peek; /* is there a live key below key + "/"? */
+    /* not none: only this version will do; needs no quorum. -ESTALE when it is gone */
+    struct ballot pin;
+    uint32_t timeout_ms; /* 0: the client's */
 };
 #define READ_ALL UINT64_MAX
 
 struct read_result {
-    int err;              /* 0 also when the key is absent or deleted: see rec. -EHOSTDOWN, -EBADMSG, -ESTALE, -EINTR, -ENOMEM */
+    /*
+     * 0 also when the key is absent or deleted: see rec. -EHOSTDOWN, -EBADMSG, -ESTALE, -EINTR,
+     * -ENOMEM
+     */
+    int err;
     struct err why;
     struct record_copy rec; /* of a key never written: version none */
-    struct value value;   /* verified; starts at value_offset */
+    struct value value;     /* verified; starts at value_offset */
     uint64_t value_offset;
-    bool has_child;       /* peek: yes, and child is the first such key that was seen, child_key owns its bytes */
+    /* peek: yes, and child is the first such key that was seen, child_key owns its bytes */
+    bool has_child;
     struct entry child;
     struct buf child_key;
 };
-/* res is the client's and finished after done(); steal from it by copying a field out and zeroing it. */
+/*
+ * res is the client's and finished after done(); steal from it by copying a field out and zeroing
+ * it.
+ */
 typedef void read_done_fn(void *arg, struct read_result *res);
-struct op *client_read(struct client *c, const struct read_args *args, read_done_fn *done, void *arg);
+struct op *client_read(struct client *c, const struct read_args *args, read_done_fn *done,
+                       void *arg);
 void read_result_fini(struct read_result *r);
 
-/* --- writing ------------------------------------------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 /* What an edit wants stored. The client fills version, seq, recent, size and sums. */
 struct draft {
-    struct record rec;   /* flags, mode, uid, gid, rdev, times, attrs; attrs borrowed until done() or the next edit */
-    struct value value;  /* owned by the draft */
-    bool same_value;     /* keep the value as it is: it does not travel */
+    /* flags, mode, uid, gid, rdev, times, attrs; attrs borrowed until done() or the next edit */
+    struct record rec;
+    struct value value; /* owned by the draft */
+    bool same_value;    /* keep the value as it is: it does not travel */
 };
 
 /*
- * Decides on the present record. 0: *next is to be stored. Negative: the condition fails, and the write ends with that error, surely without effect.
- * Called once per try, each time on the record that the try would replace, so it must not remember. cur->version is none for a key never written. cur_value
- * is whole with want_value, else empty. next comes as a copy of cur's attributes (attrs borrowed from it), empty value, live.
+ * Decides on the present record. 0: *next is to be stored. Negative: the condition fails, and the
+ * write ends with that error, surely without effect. Called once per try, each time on the record
+ * that the try would replace, so it must not remember. cur->version is none for a key never
+ * written. cur_value is whole with want_value, else empty. next comes as a copy of cur's attributes
+ * (attrs borrowed from it), empty value, live.
  */
-typedef int edit_fn(void *ctx, const struct record *cur, struct value cur_value, struct draft *next);
+typedef int edit_fn(void *ctx, const struct record *cur, struct value cur_value,
+                    struct draft *next);
 
 struct write_args {
     struct span key;
     edit_fn *edit;
-    void *ctx;               /* used until done() */
+    void *ctx; /* used until done() */
     bool want_value;
-    uint32_t report_wait_ms; /* after the quorum, wait so long for the other replicas, to report of them */
-    uint32_t timeout_ms;     /* 0: the client's */
-    uint64_t size_hint;      /* bytes of the new value, for the deadline of large ones */
+    /* after the quorum, wait so long for the other replicas, to report of them */
+    uint32_t report_wait_ms;
+    uint32_t timeout_ms; /* 0: the client's */
+    uint64_t size_hint;  /* bytes of the new value, for the deadline of large ones */
 };
 
 enum report_state { REPORT_PENDING, REPORT_OK, REPORT_FAILED };
@@ -103,25 +128,30 @@ struct report {
 };
 
 struct write_result {
-    int err;      /* 0, what edit returned, -EHOSTDOWN, -ENOSPC, -EBADMSG, -ESTALE, -EINTR, -ENOMEM */
-    bool certain; /* err < 0: surely nothing was stored, nor will be. Else it may take effect later, once */
+    /* 0, what edit returned, -EHOSTDOWN, -ENOSPC, -EBADMSG, -ESTALE, -EINTR, -ENOMEM */
+    int err;
+    /* err < 0: surely nothing was stored, nor will be. Else it may take effect later, once */
+    bool certain;
     struct err why;
-    struct record_copy rec; /* 0: what was stored (unless superseded at once). A failed condition: what it failed on */
-    bool existed;           /* 0: a live record was replaced */
-    unsigned primary;       /* the first replica that stored it */
-    unsigned n_reports;     /* all replicas in ring order; borrowed until done() returns */
+    /* 0: what was stored (unless superseded at once). A failed condition: what it failed on */
+    struct record_copy rec;
+    bool existed;       /* 0: a live record was replaced */
+    unsigned primary;   /* the first replica that stored it */
+    unsigned n_reports; /* all replicas in ring order; borrowed until done() returns */
     const struct report *reports;
 };
 typedef void write_done_fn(void *arg, struct write_result *res);
-struct op *client_write(struct client *c, const struct write_args *args, write_done_fn *done, void *arg);
+struct op *client_write(struct client *c, const struct write_args *args, write_done_fn *done,
+                        void *arg);
 void write_result_fini(struct write_result *r);
 
-/* --- listing (listing.c) ------------------------------------------------------------------------------------------------------------------- */
+/* --- listing (listing.c) ---------------------------------------------------------------------- */
 
 struct list_args {
-    struct span prefix, start_after; /* start_after: a position in key order; may but need not be a key */
-    bool delimiter;                  /* roll up behind the next '/' */
-    uint32_t limit;                  /* 1..LIST_LIMIT_MAX */
+    /* start_after: a position in key order; may but need not be a key */
+    struct span prefix, start_after;
+    bool delimiter; /* roll up behind the next '/' */
+    uint32_t limit; /* 1..LIST_LIMIT_MAX */
     uint32_t timeout_ms;
 };
 
@@ -129,15 +159,20 @@ struct list_result {
     int err; /* complete and settled, or an error: -EHOSTDOWN, ... */
     struct err why;
     unsigned n;
-    struct buf entries; /* n times entry_encode: live keys and prefixes in byte order (read with entry_next()); never one of each for one name */
+    /*
+     * n times entry_encode: live keys and prefixes in byte order (read with entry_next()); never
+     * one of each for one name
+     */
+    struct buf entries;
     bool more;
-    struct buf next;    /* more: start_after of the next page */
+    struct buf next; /* more: start_after of the next page */
 };
 typedef void list_done_fn(void *arg, struct list_result *res);
-struct op *client_list(struct client *c, const struct list_args *args, list_done_fn *done, void *arg);
+struct op *client_list(struct client *c, const struct list_args *args, list_done_fn *done,
+                       void *arg);
 void list_result_fini(struct list_result *r);
 
-/* --- health -------------------------------------------------------------------------------------------------------------------- */
+/* --- health ----------------------------------------------------------------------------------- */
 
 struct hello_args {
     unsigned node;        /* whom to ask */
@@ -152,6 +187,7 @@ struct hello_result {
 };
 typedef void hello_done_fn(void *arg, struct hello_result *res);
 /* Sends one HELLO and tells health of it. */
-struct op *client_hello(struct client *c, const struct hello_args *args, hello_done_fn *done, void *arg);
+struct op *client_hello(struct client *c, const struct hello_args *args, hello_done_fn *done,
+                        void *arg);
 
 #endif

@@ -1,13 +1,19 @@
 /*
- * client_read.c - READ (docs/protocol.md): a majority names the newest version, or is brought to it, before the reader hears of it.
+ * client_read.c - READ (docs/protocol.md): a majority names the newest version, or is brought to
+ * it, before the reader hears of it.
  *
- *   ask      a majority of the replicas (the first for the value, the others for the record alone); one that fails or is slow is
- *            replaced by the next. With `peek`, also as many other nodes as hold a majority of every replica set.
- *   mend     where they differ: the newest record, unchanged under its own ballot, to those that are behind; it is only the
- *            original message arriving late. Refused there (a newer ballot is about): a WRITE that changes nothing.
+ *   ask      a majority of the replicas (the first for the value, the others for the record alone);
+ *            one that fails or is slow is
+ *            replaced by the next. With `peek`, also as many other nodes as hold a majority of
+ *            every replica set.
+ *   mend     where they differ: the newest record, unchanged under its own ballot, to those that
+ *            are behind; it is only the
+ *            original message arriving late. Refused there (a newer ballot is about): a WRITE that
+ *            changes nothing.
  *   fetch    the value, pinned to that version, where it did not come along.
  *
- * A read with a pin is only the last of these: whoever holds that version will do, for a version never changes.
+ * A read with a pin is only the last of these: whoever holds that version will do, for a version
+ * never changes.
  */
 #include <assert.h>
 #include <errno.h>
@@ -24,10 +30,11 @@ struct read_op {
     read_done_fn *done;
     void *arg;
 
-    unsigned n_replicas, n_nodes; /* nodes[0..n_replicas) are the key's; up to n_nodes the others, for peek */
+    /* nodes[0..n_replicas) are the key's; up to n_nodes the others, for peek */
+    unsigned n_replicas, n_nodes;
     unsigned *nodes;
-    unsigned *behind;   /* scratch: whom to mend */
-    bool *answered;     /* scratch, by node index: for ring_covered() */
+    unsigned *behind; /* scratch: whom to mend */
+    bool *answered;   /* scratch, by node index: for ring_covered() */
     unsigned tries;
     void (*after_fetch)(struct read_op *rd); /* what to do with the value once it has come */
     struct op *sub;     /* a fetch, a settling write or a listing under way for this op */
@@ -98,10 +105,11 @@ static void read_retry(struct read_op *rd)
         read_finish(rd, err);
         return;
     }
-    op_wake_at(&rd->op, transport_now_us(rd->op.c->opts.transport) + op_backoff_us(&rd->op, rd->tries++));
+    op_wake_at(&rd->op,
+               transport_now_us(rd->op.c->opts.transport) + op_backoff_us(&rd->op, rd->tries++));
 }
 
-/* --- peek: is there anything below the key? ----------------------------------------------------------------------------------------- */
+/* --- peek: is there anything below the key? --------------------------------------------------- */
 
 static bool leg_counts(const struct round *r, unsigned i)
 {
@@ -121,8 +129,10 @@ static bool child_confirmed(const struct read_op *rd, const struct round *r, con
     for (unsigned i = 0; i < r->n; i++) {
         const struct leg *other = &r->legs[i];
 
-        if (leg_counts(r, i) && other->ans.has_peek && ring_is_replica(ring, leg->ans.peek.key, other->node) &&
-            span_eq(other->ans.peek.key, leg->ans.peek.key) && ballot_cmp(other->ans.peek.version, leg->ans.peek.version) == 0)
+        if (leg_counts(r, i) && other->ans.has_peek &&
+            ring_is_replica(ring, leg->ans.peek.key, other->node) &&
+            span_eq(other->ans.peek.key, leg->ans.peek.key) &&
+            ballot_cmp(other->ans.peek.version, leg->ans.peek.version) == 0)
             n++;
     }
     return n >= ring_majority(ring);
@@ -177,8 +187,8 @@ static void read_children(struct read_op *rd)
 }
 
 /*
- * What the asking round said of children is looked at while that round is still there; here only its outcome is left: child_key is set (confirmed),
- * or has_child says that a listing must decide.
+ * What the asking round said of children is looked at while that round is still there; here only
+ * its outcome is left: child_key is set (confirmed), or has_child says that a listing must decide.
  */
 static void read_peek(struct read_op *rd)
 {
@@ -210,7 +220,7 @@ static int read_note_children(struct read_op *rd, const struct round *r)
     return 0;
 }
 
-/* --- fetch: the value of a known version -------------------------------------------------------------------------------------------- */
+/* --- fetch: the value of a known version ------------------------------------------------------ */
 
 static void on_fetched(void *arg, struct read_result *got)
 {
@@ -236,7 +246,8 @@ static void on_fetched(void *arg, struct read_result *got)
     rd->after_fetch(rd);
 }
 
-static void read_fetch(struct read_op *rd, uint64_t offset, uint64_t length, void (*then)(struct read_op *))
+static void read_fetch(struct read_op *rd, uint64_t offset, uint64_t length,
+                       void (*then)(struct read_op *))
 {
     struct read_args args = {
         .key = buf_span(&rd->op.key),
@@ -260,7 +271,8 @@ static bool value_at_hand(const struct read_op *rd)
     const struct record *rec = &rd->res.rec.rec;
     uint64_t end = rd->length > rec->size - rd->offset ? rec->size : rd->offset + rd->length;
 
-    return rd->res.value.data != NULL && rd->res.value_offset <= rd->offset && rd->res.value_offset + rd->res.value.len >= end;
+    return rd->res.value.data != NULL && rd->res.value_offset <= rd->offset &&
+           rd->res.value_offset + rd->res.value.len >= end;
 }
 
 /* res.rec is what a majority holds. */
@@ -278,9 +290,10 @@ static void read_settled(struct read_op *rd)
     }
 }
 
-/* --- mend: bring those that are behind to the newest ------------------------------------------------------------------------------------ */
+/* --- mend: bring those that are behind to the newest ------------------------------------------ */
 
-static int edit_nothing(void *ctx, const struct record *cur, struct value cur_value, struct draft *next)
+static int edit_nothing(void *ctx, const struct record *cur, struct value cur_value,
+                        struct draft *next)
 {
     (void)ctx, (void)cur, (void)cur_value, (void)next;
     return -ECANCELED;
@@ -310,7 +323,8 @@ static void on_nothing_written(void *arg, struct write_result *res)
 /* A newer ballot is about: only a round of our own can settle what it left. */
 static void read_settle_by_write(struct read_op *rd)
 {
-    struct write_args args = {.key = buf_span(&rd->op.key), .edit = edit_nothing, .timeout_ms = left_ms(&rd->op)};
+    struct write_args args = {
+        .key = buf_span(&rd->op.key), .edit = edit_nothing, .timeout_ms = left_ms(&rd->op)};
 
     round_drop(&rd->op);
     rd->sub = client_write(rd->op.c, &args, on_nothing_written, rd);
@@ -353,7 +367,8 @@ static void read_mend(struct read_op *rd)
     }
     while (n < rd->n_replicas && rd->behind[n] != MESSAGE_NODE_NONE)
         n++;
-    r = round_new(op, buf_span(&op->key), rd->behind, n, n, ring_majority(op->c->opts.ring) - rd->n_agree, on_mended);
+    r = round_new(op, buf_span(&op->key), rd->behind, n, n,
+                  ring_majority(op->c->opts.ring) - rd->n_agree, on_mended);
     if (r == NULL) {
         read_finish(rd, -ENOMEM);
         return;
@@ -364,7 +379,7 @@ static void read_mend(struct read_op *rd)
         round_send(r, i, &m);
 }
 
-/* --- ask ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- ask -------------------------------------------------------------------------------------- */
 
 /* A majority of the replicas has answered: which version is it? */
 static void read_decide(struct read_op *rd, struct round *r)
@@ -438,7 +453,10 @@ static void read_send(struct read_op *rd, struct round *r, unsigned i, bool hurr
     round_send(r, i, &m);
 }
 
-/* Do those that answered (and, with `pending`, those that still may) hold a majority of every replica set? */
+/*
+ * Do those that answered (and, with `pending`, those that still may) hold a majority of every
+ * replica set?
+ */
 static bool read_covered(struct read_op *rd, const struct round *r, bool pending)
 {
     const struct ring *ring = rd->op.c->opts.ring;
@@ -447,11 +465,15 @@ static bool read_covered(struct read_op *rd, const struct round *r, bool pending
         return true;
     memset(rd->answered, 0, ring_n_nodes(ring) * sizeof *rd->answered);
     for (unsigned i = 0; i < r->n; i++)
-        rd->answered[r->legs[i].node] = leg_counts(r, i) || (pending && r->legs[i].sent && !r->legs[i].ended);
+        rd->answered[r->legs[i].node] =
+            leg_counts(r, i) || (pending && r->legs[i].sent && !r->legs[i].ended);
     return ring_covered(ring, rd->answered);
 }
 
-/* Sends to as many more as are needed for the round to succeed without any of those that failed. False: there are not enough. */
+/*
+ * Sends to as many more as are needed for the round to succeed without any of those that failed.
+ * False: there are not enough.
+ */
 static bool read_top_up(struct read_op *rd, struct round *r)
 {
     unsigned i = round_next(r);
@@ -506,7 +528,8 @@ static void on_pinned_answer(struct round *r, struct leg *leg)
     unsigned next = round_next(r);
     int err;
 
-    if (leg->err == 0 && leg->ans.kind == ANS_STATE && ballot_cmp(leg->ans.record.version, rd->pin) == 0) {
+    if (leg->err == 0 && leg->ans.kind == ANS_STATE &&
+        ballot_cmp(leg->ans.record.version, rd->pin) == 0) {
         err = record_copy(&leg->ans.record, &rd->res.rec);
         if (err == 0 && leg->ans.has_value) {
             rd->res.value = value_ref(leg->value);
@@ -532,8 +555,8 @@ static void read_try(struct read_op *rd)
 
     client_order(op->c, buf_span(&op->key), rd->nodes);
     rd->value_leg = 0;
-    r = round_new(op, buf_span(&op->key), rd->nodes, rd->n_nodes, rd->n_replicas, pinned ? 1 : ring_majority(ring),
-                  pinned ? on_pinned_answer : on_read_answer);
+    r = round_new(op, buf_span(&op->key), rd->nodes, rd->n_nodes, rd->n_replicas,
+                  pinned ? 1 : ring_majority(ring), pinned ? on_pinned_answer : on_read_answer);
     if (r == NULL) {
         op_fail_soon(op, -ENOMEM);
         return;
@@ -555,7 +578,8 @@ static void read_wake(struct op *op)
     }
 }
 
-struct op *client_read(struct client *c, const struct read_args *args, read_done_fn *done, void *arg)
+struct op *client_read(struct client *c, const struct read_args *args, read_done_fn *done,
+                       void *arg)
 {
     const struct ring *ring = c->opts.ring;
     struct read_op *rd = calloc(1, sizeof *rd);

@@ -1,13 +1,16 @@
 /*
- * client_write.c - WRITE (docs/protocol.md): single-register Paxos with a changing value (Rystsov, CASPaxos 2018) and exact retries.
+ * client_write.c - WRITE (docs/protocol.md): single-register Paxos with a changing value (Rystsov,
+ * CASPaxos 2018) and exact retries.
  *
  * One try: a fresh ballot b.
  *   prepare  b to all replicas, wait for a majority of promises. cur = the newest record they name.
  *   judge    was an earlier try of mine done after all? Does the condition hold on cur?
  *   fetch    cur's value, where the edit or the settling needs its bytes and they are not at hand.
  *   accept   the new record under b to all replicas: done when a majority stored it.
- *   settle   the same with cur unchanged, before anything is reported that rests on cur: where a minority may hold something newer
- *            than the majority (an earlier try of mine, or what someone else left), a later operation could pick it up.
+ *   settle   the same with cur unchanged, before anything is reported that rests on cur: where a
+ *            minority may hold something newer
+ *            than the majority (an earlier try of mine, or what someone else left), a later
+ *            operation could pick it up.
  * A refusal (someone else's ballot is higher) leads to the next try, after a random pause.
  */
 #include <assert.h>
@@ -32,37 +35,40 @@ struct write_op {
     write_done_fn *done;
     void *arg;
 
-    unsigned n;            /* replicas */
-    unsigned *nodes;       /* in the order of asking; constant from the first try on */
-    unsigned n_up;         /* nodes[0..n_up) have been asked in this try */
+    unsigned n;             /* replicas */
+    unsigned *nodes;        /* in the order of asking; constant from the first try on */
+    unsigned n_up;          /* nodes[0..n_up) have been asked in this try */
     struct report *reports; /* by ring order */
 
-    uint64_t id;           /* of the operation: in `recent` of what it led to */
+    uint64_t id; /* of the operation: in `recent` of what it led to */
     unsigned tries;
-    bool preparing;        /* which of the two rounds is the present one */
-    struct ballot ballot;  /* of this try */
+    bool preparing;         /* which of the two rounds is the present one */
+    struct ballot ballot;   /* of this try */
     struct record_copy cur; /* what this try builds on */
     struct value cur_value; /* its bytes, where they were needed */
     bool have_cur_value, settled;
-    bool sent;             /* an ACCEPT of the new record went out, in this or an earlier try */
-    uint64_t base_seq;     /* cur.seq when it first did */
-    unsigned n_sent, n_refused; /* those ACCEPTs, one by one, and how many were refused for certain */
+    bool sent;          /* an ACCEPT of the new record went out, in this or an earlier try */
+    bool replaced_live; /* what the last such ACCEPT replaces is a live record */
+    uint64_t base_seq;  /* cur.seq when it first did */
+    /* those ACCEPTs, one by one, and how many were refused for certain */
+    unsigned n_sent, n_refused;
 
     enum accept_for purpose;
-    int condition;         /* FOR_CONDITION: what edit returned */
+    int condition; /* FOR_CONDITION: what edit returned */
     struct draft draft;
-    struct buf sums;       /* of draft.value; kept between tries while the bytes are the same */
-    const uint8_t *sums_of;
-    bool same_value;       /* this ACCEPT carries no value */
-    bool stored;           /* the quorum has it: only waiting for the report */
-    struct op *sub;        /* a fetch under way */
+    struct buf sums;         /* of sums_of, and of draft.value while that is the same */
+    struct value sums_of;    /* owns a reference: other bytes cannot come to stand in its place */
+    bool same_value;         /* this ACCEPT carries no value */
+    bool stored;             /* the quorum has it: only waiting for the report */
+    struct op *sub;          /* a fetch under way ... */
+    struct ballot fetch_pin; /* ... of this version */
     int ending;
     struct write_result res;
 };
 
 static void write_judge(struct write_op *w);
 static void write_accept(struct write_op *w);
-static void write_fetch(struct write_op *w);
+static void write_fetch(struct write_op *w, struct ballot pin);
 static void accept_send(struct write_op *w, struct round *r, unsigned i);
 
 void write_result_fini(struct write_result *r)
@@ -82,6 +88,7 @@ static void write_finish(struct write_op *w, int err)
     record_copy_fini(&w->cur);
     value_fini(&w->cur_value);
     value_fini(&w->draft.value);
+    value_fini(&w->sums_of);
     buf_fini(&w->sums);
     free(w->nodes);
     free(w->reports);
@@ -93,6 +100,9 @@ static void write_finish_with(struct write_op *w, int err, const struct record *
 {
     if (record_copy(rec, &w->res.rec) < 0 && err == 0)
         w->res.rec = (struct record_copy){0}; /* it is stored all the same */
+    if (err < 0)
+        w->n_refused =
+            w->n_sent; /* a majority holds what the condition failed on, newer than any try before: they are void */
     write_finish(w, err);
 }
 
@@ -138,8 +148,9 @@ static void write_retry(struct write_op *w)
 }
 
 /*
- * Nodes thought to be down are not waited for; but when those that were asked take longer than usual, the others are asked as well:
- * one of the former may have frozen, one of the latter may be back.
+ * Nodes thought to be down are not waited for; but when those that were asked take longer than
+ * usual, the others are asked as well: one of the former may have frozen, one of the latter may be
+ * back.
  */
 static void write_hedge_later(struct write_op *w)
 {
@@ -154,7 +165,7 @@ static void write_hedge_later(struct write_op *w)
     op_wake_at(&w->op, w->n_up < w->n ? transport_now_us(c->opts.transport) + wait : UINT64_MAX);
 }
 
-/* --- accept ------------------------------------------------------------------------------------------------------------------------- */
+/* --- accept ----------------------------------------------------------------------------------- */
 
 static struct report *report_of(struct write_op *w, unsigned node)
 {
@@ -193,7 +204,7 @@ static void write_accepted(struct write_op *w, struct round *r)
         write_finish_with(w, w->condition, &w->draft.rec);
         return;
     }
-    w->res.existed = w->purpose == FOR_WRITE && record_is_live(&w->cur.rec);
+    w->res.existed = w->replaced_live;
     if (w->report_wait_ms > 0 && round_pending(r) > 0) {
         if (!w->stored) {
             uint64_t until = transport_now_us(op->c->opts.transport) + 1000ull * w->report_wait_ms;
@@ -227,20 +238,26 @@ static void on_accept_answer(struct round *r, struct leg *leg)
 
     if (leg->err == 0 && leg->ans.kind == ANS_REFUSE)
         client_saw(w->op.c, leg->ans.ballot);
-    /* Only a refusal is for ever; a late copy of what was answered otherwise may still be stored. */
+    /*
+     * Only a refusal is for ever; a late copy of what was answered otherwise may still be stored.
+     */
     if (w->purpose == FOR_WRITE && leg->err == 0 && leg->ans.kind == ANS_REFUSE)
         w->n_refused++;
     report_leg(w, leg);
-    while (tally_count(&r->tally, VOTE_YES) + tally_count(&r->tally, VOTE_ASKED) < r->tally.need && w->n_up < w->n)
+    while (tally_count(&r->tally, VOTE_YES) + tally_count(&r->tally, VOTE_ASKED) < r->tally.need &&
+           w->n_up < w->n)
         accept_send(w, r, w->n_up++);
     switch (tally_state(&r->tally)) {
     case TALLY_MET:
         write_accepted(w, r);
         break;
     case TALLY_LOST:
-        /* Those that lack the value get it, under the same ballot: it is the same message with its value written out. */
+        /*
+         * Those that lack the value get it, under the same ballot: it is the same message with its
+         * value written out. Whoever took the message holds these bytes under its version now.
+         */
         if (w->same_value && anyone_needs_value(r))
-            write_fetch(w);
+            write_fetch(w, w->ballot);
         else
             write_retry(w);
         break;
@@ -263,7 +280,10 @@ static void accept_send(struct write_op *w, struct round *r, unsigned i)
     round_send(r, i, &m);
 }
 
-/* Sends draft under this try's ballot to all replicas thought to be up, or to all where those are no majority. */
+/*
+ * Sends draft under this try's ballot to all replicas thought to be up, or to all where those are
+ * no majority.
+ */
 static void write_accept(struct write_op *w)
 {
     struct op *op = &w->op;
@@ -274,7 +294,8 @@ static void write_accept(struct write_op *w)
         value_fini(&w->draft.value);
         w->draft.value = value_ref(w->cur_value);
     }
-    r = round_new(op, buf_span(&op->key), w->nodes, w->n, w->n, ring_majority(op->c->opts.ring), on_accept_answer);
+    r = round_new(op, buf_span(&op->key), w->nodes, w->n, w->n, ring_majority(op->c->opts.ring),
+                  on_accept_answer);
     if (r == NULL) {
         write_finish(w, -ENOMEM);
         return;
@@ -290,9 +311,12 @@ static void write_accept(struct write_op *w)
     write_hedge_later(w);
 }
 
-/* --- judge -------------------------------------------------------------------------------------------------------------------------- */
+/* --- judge ------------------------------------------------------------------------------------ */
 
-/* draft = cur, to be accepted unchanged under this try's ballot. A key never written becomes a tombstone that no write led to. */
+/*
+ * draft = cur, to be accepted unchanged under this try's ballot. A key never written becomes a
+ * tombstone that no write led to.
+ */
 static void draft_settle(struct write_op *w, enum accept_for purpose)
 {
     value_fini(&w->draft.value);
@@ -316,7 +340,10 @@ static int draft_complete(struct write_op *w)
     for (unsigned i = 0; i < cur->n_recent && rec->n_recent < RECENT_MAX; i++)
         rec->recent[rec->n_recent++] = cur->recent[i];
     if (rec->flags & RECORD_TOMBSTONE) {
-        struct record bare = {.version = rec->version, .flags = RECORD_TOMBSTONE, .seq = rec->seq, .n_recent = rec->n_recent,
+        struct record bare = {.version = rec->version,
+                              .flags = RECORD_TOMBSTONE,
+                              .seq = rec->seq,
+                              .n_recent = rec->n_recent,
                               .mtime_ns = rec->mtime_ns};
 
         memcpy(bare.recent, rec->recent, sizeof bare.recent);
@@ -331,10 +358,11 @@ static int draft_complete(struct write_op *w)
         return 0;
     }
     rec->size = w->draft.value.len;
-    if (w->sums_of != w->draft.value.data || w->sums.len != 8 * record_n_chunks(rec->size)) {
+    if (w->sums_of.data != w->draft.value.data || w->sums_of.len != w->draft.value.len) {
         buf_clear(&w->sums);
         record_sums(&w->sums, value_span(w->draft.value));
-        w->sums_of = w->draft.value.data;
+        value_fini(&w->sums_of);
+        w->sums_of = value_ref(w->draft.value);
     }
     rec->sums = buf_span(&w->sums);
     return w->sums.err;
@@ -360,7 +388,7 @@ static void write_judge(struct write_op *w)
         }
     }
     if (w->want_value && record_is_live(cur) && cur->size > 0 && !w->have_cur_value) {
-        write_fetch(w);
+        write_fetch(w, cur->version);
         return;
     }
     value_fini(&w->draft.value);
@@ -386,6 +414,7 @@ static void write_judge(struct write_op *w)
         w->sent = true;
         w->base_seq = cur->seq;
     }
+    w->replaced_live = record_is_live(cur);
     w->purpose = FOR_WRITE;
     write_accept(w);
 }
@@ -401,7 +430,9 @@ static void on_fetched(void *arg, struct read_result *got)
     }
     if (got->err < 0) {
         w->res.why = got->why;
-        if (got->err == -ESTALE) /* someone else was faster: this ballot is lost as well */
+        if (got->err == -ESTALE && ballot_cmp(w->fetch_pin, w->cur.rec.version) != 0)
+            write_fetch(w, w->cur.rec.version); /* nobody took the message */
+        else if (got->err == -ESTALE) /* someone else was faster: this ballot is lost as well */
             write_retry(w);
         else
             write_finish(w, got->err);
@@ -417,18 +448,20 @@ static void on_fetched(void *arg, struct read_result *got)
         write_judge(w);
 }
 
-/* Brings the bytes of cur. */
-static void write_fetch(struct write_op *w)
+/* Brings the bytes of cur, which are there under the version pin. */
+static void write_fetch(struct write_op *w, struct ballot pin)
 {
     uint64_t now = transport_now_us(w->op.c->opts.transport);
     struct read_args args = {
         .key = buf_span(&w->op.key),
         .want_value = true,
         .length = READ_ALL,
-        .pin = w->cur.rec.version,
-        .timeout_ms = w->op.deadline_us > now ? (uint32_t)((w->op.deadline_us - now) / 1000 + 1) : 1,
+        .pin = pin,
+        .timeout_ms =
+            w->op.deadline_us > now ? (uint32_t)((w->op.deadline_us - now) / 1000 + 1) : 1,
     };
 
+    w->fetch_pin = pin;
     round_drop(&w->op);
     op_wake_at(&w->op, UINT64_MAX);
     w->sub = client_read(w->op.c, &args, on_fetched, w);
@@ -436,7 +469,7 @@ static void write_fetch(struct write_op *w)
         write_finish(w, -ENOMEM);
 }
 
-/* --- prepare ------------------------------------------------------------------------------------------------------------------------ */
+/* --- prepare ---------------------------------------------------------------------------------- */
 
 /* A majority has promised. */
 static void write_promised(struct write_op *w, struct round *r)
@@ -458,7 +491,8 @@ static void write_promised(struct write_op *w, struct round *r)
     for (unsigned i = 0; i < r->n; i++) {
         const struct leg *leg = &r->legs[i];
 
-        if (tally_of(&r->tally, i) != VOTE_YES || ballot_cmp(leg->ans.record.version, top->ans.record.version) != 0)
+        if (tally_of(&r->tally, i) != VOTE_YES ||
+            ballot_cmp(leg->ans.record.version, top->ans.record.version) != 0)
             continue;
         n_agree++;
         if (leg->ans.has_value && leg->value.len == leg->ans.record.size && !w->have_cur_value) {
@@ -482,8 +516,11 @@ static void prepare_send(struct write_op *w, struct round *r, unsigned i)
 {
     struct message m = {.kind = MSG_PREPARE, .ballot = w->ballot};
 
-    if (w->want_value && i == 0) /* one replica's copy is enough; if it proves to be old, the value is fetched */
+    /* A small value comes from all: whoever answers first has it. One copy of a large one is enough. */
+    if (w->want_value) {
         m.flags = MSG_WANT_VALUE;
+        m.length = i == 0 ? UINT64_MAX : INLINE_VALUE_MAX;
+    }
     round_send(r, i, &m);
 }
 
@@ -494,7 +531,8 @@ static void on_prepare_answer(struct round *r, struct leg *leg)
     if (leg->err == 0 && leg->ans.kind == ANS_REFUSE)
         client_saw(w->op.c, leg->ans.ballot);
     /* Those thought to be down are asked after all when the others do not suffice. */
-    while (tally_count(&r->tally, VOTE_YES) + tally_count(&r->tally, VOTE_ASKED) < r->tally.need && w->n_up < w->n)
+    while (tally_count(&r->tally, VOTE_YES) + tally_count(&r->tally, VOTE_ASKED) < r->tally.need &&
+           w->n_up < w->n)
         prepare_send(w, r, w->n_up++);
     switch (tally_state(&r->tally)) {
     case TALLY_MET:
@@ -547,7 +585,8 @@ static void write_wake(struct op *op)
     }
 }
 
-struct op *client_write(struct client *c, const struct write_args *args, write_done_fn *done, void *arg)
+struct op *client_write(struct client *c, const struct write_args *args, write_done_fn *done,
+                        void *arg)
 {
     struct write_op *w = calloc(1, sizeof *w);
     unsigned n = ring_n_replicas(c->opts.ring);
@@ -557,7 +596,8 @@ struct op *client_write(struct client *c, const struct write_args *args, write_d
         return NULL;
     w->nodes = calloc(n, sizeof *w->nodes);
     w->reports = calloc(n, sizeof *w->reports);
-    if (w->nodes == NULL || w->reports == NULL || op_init(&w->op, c, args->key, OP_OF_KEY, args->timeout_ms, args->size_hint) < 0) {
+    if (w->nodes == NULL || w->reports == NULL ||
+        op_init(&w->op, c, args->key, OP_OF_KEY, args->timeout_ms, args->size_hint) < 0) {
         free(w->nodes);
         free(w->reports);
         free(w);

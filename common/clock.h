@@ -5,8 +5,10 @@
 #include <stdint.h>
 
 struct clock {
-    uint64_t (*mono_us)(struct clock *c); /* only grows, also through suspend (CLOCK_BOOTTIME); for deadlines */
-    uint64_t (*wall_us)(struct clock *c); /* since the epoch; makes ballots likely to be fresh and mtimes; nothing depends on it */
+    /* only grows, also through suspend (CLOCK_BOOTTIME); for deadlines */
+    uint64_t (*mono_us)(struct clock *c);
+    /* since the epoch; makes ballots likely to be fresh and mtimes; nothing depends on it */
+    uint64_t (*wall_us)(struct clock *c);
 };
 
 /* The machine's clock; static, thread safe. */

@@ -1,6 +1,7 @@
 /*
- * cluster.h - a running client of the cluster: I/O threads, each with a transport and a client, one health, one prober; and calls that block.
- * Any thread may call. No lock is held while waiting for the network.
+ * cluster.h - a running client of the cluster: I/O threads, each with a transport and a client, one
+ * health, one prober; and calls that block. Any thread may call. No lock is held while waiting for
+ * the network.
  */
 #ifndef KVFS_COMMON_CLUSTER_H
 #define KVFS_COMMON_CLUSTER_H
@@ -16,7 +17,8 @@ struct cluster_opts {
     uint32_t timeout_ms;
     uint32_t self;            /* node index of this process or MESSAGE_NODE_NONE */
     uint64_t incarnation;     /* of self */
-    void (*on_hello)(void *arg, unsigned node, const struct answer *a); /* a prober's HELLO was answered; on an I/O thread; may be NULL */
+    /* a prober's HELLO was answered; on an I/O thread; may be NULL */
+    void (*on_hello)(void *arg, unsigned node, const struct answer *a);
     void *on_hello_arg;
 };
 
@@ -27,26 +29,37 @@ void cluster_close(struct cluster *c);
 struct health *cluster_health(struct cluster *c);
 const struct config *cluster_config(const struct cluster *c);
 
-/* Asynchronous: from any thread; done() comes on an I/O thread and must not block. args and all it points to: until done(). */
+/*
+ * Asynchronous: from any thread; done() comes on an I/O thread and must not block. args and all it
+ * points to: until done().
+ */
 int cluster_read_async(struct cluster *c, const struct read_args *args, read_done_fn *done, void *arg);
 int cluster_write_async(struct cluster *c, const struct write_args *args, write_done_fn *done, void *arg);
 int cluster_list_async(struct cluster *c, const struct list_args *args, list_done_fn *done, void *arg);
 
 /*
- * Blocking: as the client's, with the result moved to *out, which the caller finishes (reports of a write are not kept). Return out->err.
- * Not on an I/O thread. A waiting call ends with -EINTR after cluster_interrupt(w); w may be NULL.
+ * Blocking: as the client's, with the result moved to *out, which the caller finishes (reports of a
+ * write are not kept). Return out->err. Not on an I/O thread. A waiting call ends with -EINTR after
+ * cluster_interrupt(w); w may be NULL.
  */
 struct waiter;
 int cluster_read(struct cluster *c, const struct read_args *args, struct waiter *w, struct read_result *out);
 int cluster_write(struct cluster *c, const struct write_args *args, struct waiter *w, struct write_result *out);
 int cluster_list(struct cluster *c, const struct list_args *args, struct waiter *w, struct list_result *out);
 
-/* Names one caller's wait, so that another thread can interrupt it: before, during or between calls. */
+/*
+ * Names one caller's wait, so that another thread can interrupt it: before, during or between
+ * calls.
+ */
 int waiter_new(struct waiter **out);
 void waiter_free(struct waiter *w);
-void waiter_interrupt(struct waiter *w); /* any thread; sticky: every later call with w ends with -EINTR at once */
+/* any thread; sticky: every later call with w ends with -EINTR at once */
+void waiter_interrupt(struct waiter *w);
 
-/* Waits until a majority of every replica set answers, at most timeout_ms. 0 or -EHOSTDOWN with whom it missed, and why, in err. */
+/*
+ * Waits until a majority of every replica set answers, at most timeout_ms. 0 or -EHOSTDOWN with
+ * whom it missed, and why, in err.
+ */
 int cluster_wait_ready(struct cluster *c, uint32_t timeout_ms, struct err *err);
 
 #endif

@@ -14,7 +14,10 @@ struct config_node {
     uint16_t port;
 };
 
-/* Immutable after config_load(). Nodes are sorted by id: their index here is the node index everywhere (ring.h). */
+/*
+ * Immutable after config_load(). Nodes are sorted by id: their index here is the node index
+ * everywhere (ring.h).
+ */
 struct config {
     char *path;
     unsigned n_nodes;
@@ -25,7 +28,10 @@ struct config {
     struct ring *ring;
 };
 
-/* Reads and checks; on failure err names file, field and value ("cluster.json: nodes[2].addr: port 70000 is above 65535"). 0, -EINVAL, -ENOMEM or of open/read. */
+/*
+ * Reads and checks; on failure err names file, field and value ("cluster.json: nodes[2].addr: port
+ * 70000 is above 65535"). 0, -EINVAL, -ENOMEM or of open/read.
+ */
 int config_load(const char *path, struct config **out, struct err *err);
 /* The same from memory; path only names it in messages. */
 int config_parse(const char *path, struct span text, struct config **out, struct err *err);

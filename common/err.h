@@ -6,7 +6,10 @@ struct err {
     char msg[512];
 };
 
-/* Sets the message (cut when too long) and returns `code`, so that `return err_set(e, -EINVAL, ...)` reads well. e may be NULL. */
+/*
+ * Sets the message (cut when too long) and returns `code`, so that `return err_set(e, -EINVAL,
+ * ...)` reads well. e may be NULL.
+ */
 int err_set(struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Puts "text: " before the message and returns `code`. */
 int err_wrap(struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

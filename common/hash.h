@@ -1,4 +1,6 @@
-/* hash.h - the hashes of placement (fixed for ever by the ring's known answers) and of integrity. */
+/*
+ * hash.h - the hashes of placement (fixed for ever by the ring's known answers) and of integrity.
+ */
 #ifndef KVFS_COMMON_HASH_H
 #define KVFS_COMMON_HASH_H
 
@@ -8,7 +10,10 @@
 uint64_t hash_fnv1a(struct span s);
 /* The 64-bit finaliser of MurmurHash3 (Appleby): spreads every input bit over the whole word. */
 uint64_t hash_fmix64(uint64_t x);
-/* XXH3 64 (libxxhash, the only file that uses it): the checksum of records, values and messages. Not for secrets. */
+/*
+ * XXH3 64 (libxxhash, the only file that uses it): the checksum of records, values and messages.
+ * Not for secrets.
+ */
 uint64_t hash_xxh3(struct span s);
 
 /* The same checksum over pieces. */

@@ -1,6 +1,7 @@
 /*
- * health.h - who is reachable: what calls and probes found out about each node. A value behind one mutex, shared by all loops of a
- * process; never blocks on the network. Placement does not depend on it: it only orders whom to ask first and whom not to wait for.
+ * health.h - who is reachable: what calls and probes found out about each node. A value behind one
+ * mutex, shared by all loops of a process; never blocks on the network. Placement does not depend
+ * on it: it only orders whom to ask first and whom not to wait for.
  */
 #ifndef KVFS_COMMON_HEALTH_H
 #define KVFS_COMMON_HEALTH_H
@@ -25,28 +26,47 @@ struct health_info {
 
 int health_new(unsigned n_nodes, struct health **out); /* all nodes start as up, never seen */
 void health_free(struct health *h);
+/*
+ * Called after each change of `up`, without the lock, on the thread that found out; two changes may
+ * be told at once: look with health_get(). Set before sharing h.
+ */
+typedef void health_changed_fn(void *arg, unsigned node);
+void health_watch(struct health *h, health_changed_fn *changed, void *arg);
 
-/* An answer came (any: also a refusal), after latency_us; large: it carried much data, its time says nothing. */
+/*
+ * An answer came (any: also a refusal), after latency_us; large: it carried much data, its time
+ * says nothing.
+ */
 void health_answered(struct health *h, unsigned node, uint64_t now_us, uint64_t latency_us, bool large, uint64_t node_clock_ms,
                      uint64_t incarnation);
 /* No answer: refused, reset, timed out. The node counts as down until an answer comes. */
 void health_failed(struct health *h, unsigned node, uint64_t now_us, int err);
-/* A call has waited for HEALTH_SLOW_MIN_US or 8 times the usual without an answer, while others answered: down until an answer comes. */
+/*
+ * A call has waited for HEALTH_SLOW_MIN_US or 8 times the usual without an answer, while others
+ * answered: down until an answer comes.
+ */
 void health_slow(struct health *h, unsigned node, uint64_t now_us);
 void health_hello(struct health *h, unsigned node, uint64_t disk_free, uint64_t disk_total, uint64_t n_keys, bool recovering);
 
 bool health_up(const struct health *h, unsigned node);
 struct health_info health_get(const struct health *h, unsigned node);
-/* How long to wait for this node before asking another one as well: a few times its usual latency, HEALTH_HEDGE_MIN_US..MAX. */
+/*
+ * How long to wait for this node before asking another one as well: a few times its usual latency,
+ * HEALTH_HEDGE_MIN_US..MAX.
+ */
 uint64_t health_hedge_us(const struct health *h, unsigned node);
 /* When a call to it counts as slow. */
 uint64_t health_slow_us(const struct health *h, unsigned node);
-/* deadline_ms for a message to this node that must be begun within budget_ms: in the node's clock as last heard, 0 when unknown. */
+/*
+ * deadline_ms for a message to this node that must be begun within budget_ms: in the node's clock
+ * as last heard, 0 when unknown.
+ */
 uint64_t health_node_deadline_ms(const struct health *h, unsigned node, uint64_t now_us, uint64_t budget_ms);
 
 #define HEALTH_HEDGE_MIN_US 3000u
 #define HEALTH_HEDGE_MAX_US 50000u
 #define HEALTH_SLOW_MIN_US 300000u
-#define HEALTH_PROBE_US 500000u    /* a node that is down, or was not heard of for so long, is sent a HELLO this often */
+/* a node that is down, or was not heard of for so long, is sent a HELLO this often */
+#define HEALTH_PROBE_US 500000u
 
 #endif

@@ -8,8 +8,9 @@
 #include "common/buf.h"
 
 /*
- * A writer that appends compact JSON to a buffer: json_begin/json_end nest, json_key names the next value inside an object.
- * Commas are its business. Strings must be UTF-8: see json_is_utf8(). {0}-initialise with .out set.
+ * A writer that appends compact JSON to a buffer: json_begin/json_end nest, json_key names the next
+ * value inside an object. Commas are its business, memory is the buffer's (out->err). Strings must
+ * be UTF-8: see json_is_utf8(). {0}-initialise with .out set.
  */
 struct json {
     struct buf *out;
@@ -21,10 +22,10 @@ struct json {
 void json_begin(struct json *j, char bracket); /* '{' or '[' */
 void json_end(struct json *j, char bracket);   /* '}' or ']' */
 void json_key(struct json *j, const char *name);
-void json_string(struct json *j, struct span s); /* asserts UTF-8 */
+void json_str(struct json *j, struct span s);    /* asserts UTF-8; jansson has taken json_string */
 void json_u64(struct json *j, uint64_t v);
 void json_i64(struct json *j, int64_t v);
-void json_double(struct json *j, double v);
+void json_double(struct json *j, double v);      /* infinities and NaN become null */
 void json_bool(struct json *j, bool v);
 /* "name":"key" where the key is UTF-8, else "name_base64":"...". */
 void json_field_key(struct json *j, const char *name, struct span key);

@@ -10,7 +10,8 @@
 #define CHUNK_SIZE (1u << 20)        /* a value has one checksum per chunk of this size */
 #define INLINE_VALUE_MAX (64u << 10) /* larger values are kept in a file of their own */
 #define RECENT_MAX 8u                /* operation ids remembered in a record */
-#define ATTRS_LEN_MAX (128u << 10)   /* content type and extended attributes of one record, encoded */
+/* content type and extended attributes of one record, encoded */
+#define ATTRS_LEN_MAX (128u << 10)
 #define ATTR_NAME_LEN_MAX 255u
 #define ATTR_VALUE_LEN_MAX (64u << 10)
 #define NODE_ID_LEN_MAX 255u

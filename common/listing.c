@@ -1,12 +1,15 @@
 /*
  * listing.c - listings merged from the nodes: complete and settled, or an error.
  *
- * Every node lists what it holds; it suffices to hear as many as hold a majority of every replica set (ring_covered). Each tells its keys in
- * order up to some point; up to the least of these points, the horizon, the merge knows of every key what each of its answering
- * replicas has, including nothing. What a majority of its replicas agree on is shown or left out at once. All else is settled first: a key by a
- * READ, a common prefix (whose nodes may each know another key below it) by a small listing of its own, without roll-up.
+ * Every node lists what it holds; it suffices to hear as many as hold a majority of every replica
+ * set (ring_covered). Each tells its keys in order up to some point; up to the least of these
+ * points, the horizon, the merge knows of every key what each of its answering replicas has,
+ * including nothing. What a majority of its replicas agree on is shown or left out at once. All
+ * else is settled first: a key by a READ, a common prefix (whose nodes may each know another key
+ * below it) by a small listing of its own, without roll-up.
  *
- *   ask -> page (merge into items, in order) -> settle the doubtful items, several at once -> emit; again, until the limit is met.
+ *   ask -> page (merge into items, in order) -> settle the doubtful items, several at once -> emit;
+ *   again, until the limit is met.
  */
 #include <assert.h>
 #include <errno.h>
@@ -36,8 +39,9 @@ struct item {
 struct source {
     unsigned node;
     bool more;
+    uint32_t n_left; /* entries announced and not read yet */
     struct cursor cursor;
-    bool have;        /* entry is its next, not merged yet */
+    bool have; /* entry is its next, not merged yet */
     struct entry entry;
 };
 
@@ -51,16 +55,16 @@ struct list_op {
 
     unsigned n_nodes, n_up;
     unsigned *nodes;
-    bool *answered;   /* scratch, by node index */
+    bool *answered; /* scratch, by node index */
     unsigned tries;
-    bool merging;     /* enough have answered: late answers are left alone */
+    bool merging; /* enough have answered: late answers are left alone */
 
     struct source *sources;
     unsigned n_sources;
-    bool exhausted;   /* this page reached the end of every source */
+    bool exhausted; /* this page reached the end of every source */
     struct item *items;
     unsigned n_items, next_item, n_subs;
-    int ending;       /* the op ends with this as soon as no settling is under way */
+    int ending; /* the op ends with this as soon as no settling is under way */
     struct list_result res;
 };
 
@@ -129,7 +133,7 @@ static void list_retry(struct list_op *l)
     op_wake_at(op, transport_now_us(op->c->opts.transport) + op_backoff_us(op, l->tries++));
 }
 
-/* --- settle ------------------------------------------------------------------------------------------------------------------------- */
+/* --- settle ----------------------------------------------------------------------------------- */
 
 static uint32_t left_ms(const struct op *op)
 {
@@ -215,7 +219,8 @@ static void list_settle_next(struct list_op *l)
         if (item->state != ITEM_DOUBTFUL)
             continue;
         if (item->is_prefix) {
-            struct list_args args = {.prefix = buf_span(&item->bytes), .limit = 1, .timeout_ms = left_ms(&l->op)};
+            struct list_args args = {
+                .prefix = buf_span(&item->bytes), .limit = 1, .timeout_ms = left_ms(&l->op)};
 
             item->sub = client_list(l->op.c, &args, on_prefix_settled, item);
         } else {
@@ -233,23 +238,33 @@ static void list_settle_next(struct list_op *l)
         list_page_done(l);
 }
 
-/* --- merge -------------------------------------------------------------------------------------------------------------------------- */
+/* --- merge ------------------------------------------------------------------------------------ */
 
 static struct span entry_name(const struct entry *e)
 {
     return span_of(e->key.data, e->prefix_len != 0 ? e->prefix_len : e->key.len);
 }
 
+/* An answer that ends before the last of the entries that it announced is damaged. */
 static int source_next(struct source *s)
 {
     int got = entry_next(&s->cursor, &s->entry);
 
     s->have = got == 1;
-    return got < 0 ? got : 0;
+    if (got < 0)
+        return got;
+    if (s->have != (s->n_left > 0))
+        return -EBADMSG;
+    s->n_left -= s->have;
+    return 0;
 }
 
-/* What the answering replicas of the key have of it: settled, when a majority has the same newest version. */
-static enum item_state judge_key(const struct list_op *l, struct span name, const struct entry **out)
+/*
+ * What the answering replicas of the key have of it: settled, when a majority has the same newest
+ * version.
+ */
+static enum item_state judge_key(const struct list_op *l, struct span name,
+                                 const struct entry **out)
 {
     const struct ring *ring = l->op.c->opts.ring;
     const struct entry *top = NULL;
@@ -258,7 +273,8 @@ static enum item_state judge_key(const struct list_op *l, struct span name, cons
     for (unsigned i = 0; i < l->n_sources; i++) {
         const struct source *s = &l->sources[i];
 
-        if (s->have && span_eq(entry_name(&s->entry), name) && ring_is_replica(ring, name, s->node) &&
+        if (s->have && span_eq(entry_name(&s->entry), name) &&
+            ring_is_replica(ring, name, s->node) &&
             (top == NULL || ballot_cmp(s->entry.version, top->version) > 0))
             top = &s->entry;
     }
@@ -267,8 +283,8 @@ static enum item_state judge_key(const struct list_op *l, struct span name, cons
     for (unsigned i = 0; i < l->n_sources; i++) {
         const struct source *s = &l->sources[i];
 
-        if (s->have && span_eq(entry_name(&s->entry), name) && ring_is_replica(ring, name, s->node) &&
-            ballot_cmp(s->entry.version, top->version) == 0)
+        if (s->have && span_eq(entry_name(&s->entry), name) &&
+            ring_is_replica(ring, name, s->node) && ballot_cmp(s->entry.version, top->version) == 0)
             n_top++;
     }
     *out = top;
@@ -277,8 +293,12 @@ static enum item_state judge_key(const struct list_op *l, struct span name, cons
     return top->flags & RECORD_TOMBSTONE ? ITEM_GONE : ITEM_SHOW;
 }
 
-/* A prefix is there when a majority of the replicas of one and the same live key below it name that key. */
-static enum item_state judge_prefix(const struct list_op *l, struct span name, const struct entry **out)
+/*
+ * A prefix is there when a majority of the replicas of one and the same live key below it name that
+ * key.
+ */
+static enum item_state judge_prefix(const struct list_op *l, struct span name,
+                                    const struct entry **out)
 {
     const struct ring *ring = l->op.c->opts.ring;
 
@@ -291,7 +311,8 @@ static enum item_state judge_prefix(const struct list_op *l, struct span name, c
         for (unsigned k = 0; k < l->n_sources; k++) {
             const struct source *o = &l->sources[k];
 
-            n += o->have && span_eq(o->entry.key, s->entry.key) && ballot_cmp(o->entry.version, s->entry.version) == 0 &&
+            n += o->have && span_eq(o->entry.key, s->entry.key) &&
+                 ballot_cmp(o->entry.version, s->entry.version) == 0 &&
                  ring_is_replica(ring, s->entry.key, o->node);
         }
         if (n >= ring_majority(ring)) {
@@ -335,7 +356,9 @@ static int add_item(struct list_op *l, struct span name, bool is_prefix)
     return item->bytes.err;
 }
 
-/* Steps all sources over `name`. A source that stopped there, with more to come, sets the horizon. */
+/*
+ * Steps all sources over `name`. A source that stopped there, with more to come, sets the horizon.
+ */
 static int sources_step(struct list_op *l, struct span name, bool *horizon)
 {
     int err;
@@ -385,7 +408,10 @@ static int list_merge(struct list_op *l)
 
 static void list_ask(struct list_op *l);
 
-/* All items are decided: they go into the result. One above the limit only tells that there is more. */
+/*
+ * All items are decided: they go into the result. One above the limit only tells that there is
+ * more.
+ */
 static void list_page_done(struct list_op *l)
 {
     round_drop(&l->op);
@@ -419,7 +445,7 @@ static void list_page_done(struct list_op *l)
         list_ask(l);
 }
 
-/* --- ask ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- ask -------------------------------------------------------------------------------------- */
 
 static bool leg_lists(const struct round *r, unsigned i)
 {
@@ -430,7 +456,8 @@ static bool list_covered(struct list_op *l, const struct round *r, bool pending)
 {
     memset(l->answered, 0, l->n_nodes * sizeof *l->answered);
     for (unsigned i = 0; i < r->n; i++)
-        l->answered[r->legs[i].node] = leg_lists(r, i) || (pending && r->legs[i].sent && !r->legs[i].ended);
+        l->answered[r->legs[i].node] =
+            leg_lists(r, i) || (pending && r->legs[i].sent && !r->legs[i].ended);
     return ring_covered(l->op.c->opts.ring, l->answered);
 }
 
@@ -490,6 +517,7 @@ static int list_page(struct list_op *l, struct round *r)
         l->n_sources++;
         s->node = r->legs[i].node;
         s->more = r->legs[i].ans.more;
+        s->n_left = r->legs[i].ans.n_entries;
         s->cursor = cursor_of(value_span(r->legs[i].value));
         err = source_next(s);
         if (err == 0 && !s->have && s->more)
@@ -539,7 +567,8 @@ static void list_ask(struct list_op *l)
     struct round *r;
 
     list_order(l);
-    r = round_new(op, buf_span(&op->key), l->nodes, l->n_nodes, l->n_nodes, ring_majority(op->c->opts.ring), on_list_answer);
+    r = round_new(op, buf_span(&op->key), l->nodes, l->n_nodes, l->n_nodes,
+                  ring_majority(op->c->opts.ring), on_list_answer);
     if (r == NULL) {
         op_fail_soon(op, -ENOMEM);
         return;
@@ -562,7 +591,8 @@ static void list_wake(struct op *op)
     }
 }
 
-struct op *client_list(struct client *c, const struct list_args *args, list_done_fn *done, void *arg)
+struct op *client_list(struct client *c, const struct list_args *args, list_done_fn *done,
+                       void *arg)
 {
     struct list_op *l = calloc(1, sizeof *l);
     unsigned n = ring_n_nodes(c->opts.ring);
@@ -575,7 +605,8 @@ struct op *client_list(struct client *c, const struct list_args *args, list_done
     l->sources = calloc(n, sizeof *l->sources);
     l->items = calloc(args->limit + 1, sizeof *l->items);
     buf_add_span(&l->after, args->start_after);
-    if (l->nodes == NULL || l->answered == NULL || l->sources == NULL || l->items == NULL || l->after.err != 0 ||
+    if (l->nodes == NULL || l->answered == NULL || l->sources == NULL || l->items == NULL ||
+        l->after.err != 0 ||
         op_init(&l->op, c, args->prefix, OP_OF_RING, args->timeout_ms, 0) < 0) {
         free(l->nodes);
         free(l->answered);

@@ -1,8 +1,9 @@
 /*
- * message.h - replica requests and their answers, as bytes. One codec for client, node and the in-memory network of the tests.
+ * message.h - replica requests and their answers, as bytes. One codec for client, node and the
+ * in-memory network of the tests.
  *
- * A message is a head (all fields, ending in a checksum) and, behind it, value bytes (verified by record_verify).
- * Byte tables: docs/protocol.md. Everything here borrows; nothing is kept.
+ * A message is a head (all fields, ending in a checksum) and, behind it, value bytes (verified by
+ * record_verify). Byte tables: docs/protocol.md. Everything here borrows; nothing is kept.
  */
 #ifndef KVFS_COMMON_MESSAGE_H
 #define KVFS_COMMON_MESSAGE_H
@@ -12,7 +13,7 @@
 #include "common/record.h"
 
 enum message_kind {
-    MSG_PREPARE = 1, /* key, ballot */
+    MSG_PREPARE = 1, /* key, ballot, length */
     MSG_ACCEPT,      /* key, record (its version is the ballot); the value follows the head */
     MSG_READ,        /* key, offset, length, pin */
     MSG_LIST,        /* key = prefix, start_after, limit */
@@ -20,7 +21,8 @@ enum message_kind {
 };
 
 enum message_flags {
-    MSG_WANT_VALUE = 1, /* PREPARE, READ: answer with the value (READ: the chunks of offset..offset+length) */
+    /* PREPARE, READ: answer with the value (READ: the chunks of offset..offset+length) */
+    MSG_WANT_VALUE = 1,
     MSG_PEEK = 2,       /* READ: tell also the first live key under key + "/" */
     MSG_SAME_VALUE = 4, /* ACCEPT: no value follows; it is the one stored under version `pin` */
     MSG_DELIMITER = 8,  /* LIST: roll up what follows the next '/' behind the prefix */
@@ -33,12 +35,15 @@ struct message {
     uint32_t flags;
     uint64_t ring;         /* fingerprint of the sender's ring */
     uint32_t budget_ms;    /* dropped when not begun within this time of its arrival */
-    uint64_t deadline_ms;  /* in the receiver's own clock, from its last answer; 0: the sender has none yet */
+    /* in the receiver's own clock, from its last answer; 0: the sender has none yet */
+    uint64_t deadline_ms;
     struct span key;
     struct ballot ballot;  /* PREPARE */
-    struct ballot pin;     /* READ: the value only if the version is this one (none: any); SAME_VALUE */
+    /* READ: the value only if the version is this one (none: any); SAME_VALUE */
+    struct ballot pin;
     struct record record;  /* ACCEPT */
-    uint64_t offset, length; /* READ with WANT_VALUE */
+    /* READ: the wanted part of the value. PREPARE: the value only when it is no longer than length */
+    uint64_t offset, length;
     struct span start_after; /* LIST: position in key order, exclusive; empty: from the start */
     uint32_t limit;          /* LIST */
     uint32_t node;           /* HELLO: index of the sender in the ring or MESSAGE_NODE_NONE */
@@ -59,8 +64,10 @@ enum answer_kind {
 
 /* One line of a listing, of a key or of all keys below a common prefix. */
 struct entry {
-    struct span key;      /* for a rolled-up prefix: the first live key below it on this node, the witness */
-    uint32_t prefix_len;  /* 0: the key itself; else how many bytes of `key` are the prefix that it stands for */
+    /* for a rolled-up prefix: the first live key below it on this node, the witness */
+    struct span key;
+    /* 0: the key itself; else how many bytes of `key` are the prefix that it stands for */
+    uint32_t prefix_len;
     struct ballot version;
     uint32_t flags;       /* enum record_flags; tombstones are listed, never rolled up */
     uint64_t size;
@@ -77,10 +84,12 @@ struct answer {
     struct span known;      /* n_known pairs: u32 node index, u64 incarnation; see answer_known() */
     struct ballot ballot;   /* REFUSE */
     struct record record;   /* PROMISE, STATE */
-    bool has_value;         /* value bytes follow the head, from value_offset (a multiple of CHUNK_SIZE) on */
+    /* value bytes follow the head, from value_offset (a multiple of CHUNK_SIZE) on */
+    bool has_value;
     uint64_t value_offset;
     bool has_peek;          /* a live key below key + "/" is here: */
     struct entry peek;
+    uint32_t n_entries;     /* LIST */
     bool more;              /* LIST: stopped at the limit; complete up to the last entry */
     uint64_t floor;         /* HELLO: counters reserved by this node's promises */
     uint64_t disk_free, disk_total, n_keys;
@@ -92,13 +101,19 @@ struct answer {
 /* Head of a request; value bytes are sent behind it. */
 void message_encode(struct buf *out, const struct message *m);
 /*
- * Decodes the head at the start of `bytes`. *head_len: where the value begins. -EAGAIN: more bytes are needed (*head_len: how many the
- * head has, 0 while unknown); -EBADMSG, -EPROTO as record_decode; -EFBIG: a head over MESSAGE_HEAD_MAX. The record is decoded (and verified) against key.
+ * Decodes the head at the start of `bytes`. *head_len: where the value begins. -EAGAIN: more bytes
+ * are needed (*head_len: how many the head has, 0 while unknown); -EBADMSG, -EPROTO as
+ * record_decode; -EFBIG: a head over MESSAGE_HEAD_MAX. The record is decoded (and verified) against
+ * key.
  */
 int message_decode(struct span bytes, struct message *out, size_t *head_len);
 
-void answer_encode(struct buf *out, const struct answer *a);
-/* The same for an answer; key: what was asked about (the checksum of a record covers it). */
+/*
+ * key: what was asked about, which the checksum of the record in a PROMISE or STATE covers; empty
+ * for the other kinds.
+ */
+void answer_encode(struct buf *out, struct span key, const struct answer *a);
+/* The same for an answer, with the same key. */
 int answer_decode(struct span bytes, struct span key, struct answer *out, size_t *head_len);
 /* The i-th pair of a->known. */
 void answer_known(const struct answer *a, uint32_t i, uint32_t *node, uint64_t *incarnation);

@@ -1,10 +1,13 @@
 /*
- * op.h - the inside of the client (client.c, client_read.c, client_write.c, listing.c and round.c only): an operation under way, and
- * the rounds of messages that it is made of.
+ * op.h - the inside of the client (client.c, client_read.c, client_write.c, listing.c and round.c
+ * only): an operation under way, and the rounds of messages that it is made of.
  *
- *   op      one READ, WRITE, listing or HELLO: from its start to its done(). Has one timer, for whatever comes next.
- *   round   one message to several nodes, and their answers. An op has at most one that it listens to; when it has heard enough it lets go
- *           of the round, which lives on until the last of its calls has ended (the write goes on to the replicas that were not needed).
+ *   op      one READ, WRITE, listing or HELLO: from its start to its done(). Has one timer, for
+ *           whatever comes next.
+ *   round   one message to several nodes, and their answers. An op has at most one that it listens
+ *           to; when it has heard enough it lets go
+ *           of the round, which lives on until the last of its calls has ended (the write goes on
+ *           to the replicas that were not needed).
  *   leg     one node's part of a round.
  */
 #ifndef KVFS_COMMON_OP_H
@@ -15,10 +18,10 @@
 
 struct client {
     struct client_opts opts;
-    uint64_t rng;            /* state of splitmix64 */
-    uint64_t seen;           /* the highest counter met or used: every ballot lies above it */
+    uint64_t rng;             /* state of splitmix64 */
+    uint64_t seen;            /* the highest counter met or used: every ballot lies above it */
     unsigned n_ops, n_rounds; /* alive */
-    struct list waiting;     /* legs under way, oldest first: who is slow? */
+    struct list waiting;      /* legs under way, oldest first: who is slow? */
     struct timer slow_timer;
 };
 
@@ -26,22 +29,26 @@ uint64_t client_random(struct client *c);
 struct ballot client_ballot(struct client *c); /* fresh: never used before by this client */
 void client_saw(struct client *c, struct ballot b);
 const char *client_node_name(const struct client *c, unsigned node);
-/* The key's replicas, those thought to be up first, each group in ring order. Writes ring_n_replicas() indexes; returns how many are up. */
+/*
+ * The key's replicas, those thought to be up first, each group in ring order. Writes
+ * ring_n_replicas() indexes; returns how many are up.
+ */
 unsigned client_order(const struct client *c, struct span key, unsigned *nodes);
 
-/* --- op ------------------------------------------------------------------------------------------------------------------------- */
+/* --- op --------------------------------------------------------------------------------------- */
 
 struct op {
     struct client *c;
     struct buf key;
     uint64_t deadline_us;
-    uint64_t wake_us;   /* what the op waits for beside its deadline; UINT64_MAX: nothing */
+    uint64_t wake_us; /* what the op waits for beside its deadline; UINT64_MAX: nothing */
     struct timer timer;
     bool cancelled;
-    int failed;         /* decided before anything was sent: reported from the loop */
+    int failed;          /* decided before anything was sent: reported from the loop */
     struct round *round; /* the one listened to, or NULL */
     void (*on_wake)(struct op *op);
-    void (*on_end)(struct op *op, int err); /* the deadline (-ETIMEDOUT), a cancel (-EINTR), or op->failed */
+    /* the deadline (-ETIMEDOUT), a cancel (-EINTR), or op->failed */
+    void (*on_end)(struct op *op, int err);
 };
 
 /* What an op needs to be reachable. */
@@ -51,8 +58,12 @@ enum op_scope {
     OP_OF_RING, /* a majority of every replica set */
 };
 
-/* Prepares the base; key is copied. 0 or -ENOMEM. timeout_ms 0: the client's own; size: bytes that will travel. */
-int op_init(struct op *op, struct client *c, struct span key, enum op_scope scope, uint32_t timeout_ms, uint64_t size);
+/*
+ * Prepares the base; key is copied. 0 or -ENOMEM. timeout_ms 0: the client's own; size: bytes that
+ * will travel.
+ */
+int op_init(struct op *op, struct client *c, struct span key, enum op_scope scope,
+            uint32_t timeout_ms, uint64_t size);
 void op_fini(struct op *op);
 /* Wakes the op (on_wake) at that time, instead of any other it asked for before. */
 void op_wake_at(struct op *op, uint64_t due_us);
@@ -61,38 +72,43 @@ void op_fail_soon(struct op *op, int err);
 /* A pause before try number `tries`: random, growing, bounded. */
 uint64_t op_backoff_us(struct op *op, unsigned tries);
 
-/* --- round ---------------------------------------------------------------------------------------------------------------------- */
+/* --- round ------------------------------------------------------------------------------------ */
 
 struct leg {
     struct round *round;
     unsigned node;
     bool sent, ended;
     uint64_t sent_us, slow_us;
-    struct list waiting;   /* in client.waiting */
+    struct list waiting; /* in client.waiting */
     struct call call;
     struct buf head;
-    int err;               /* ended: 0, or why there is no usable answer */
-    struct answer ans;     /* err 0, and also for ANS_ERROR (err then tells its status); borrows from body */
+    int err; /* ended: 0, or why there is no usable answer */
+    /* err 0, and also for ANS_ERROR (err then tells its status); borrows from body */
+    struct answer ans;
     struct blob *body;
-    struct value value;    /* verified bytes that came behind the head; borrows from body */
+    struct value value; /* verified bytes that came behind the head; borrows from body */
 };
 
 /* Legs 0..n_votes-1 are replicas of the key and vote; the rest only answer. */
 struct round {
     struct client *c;
-    struct op *op;         /* NULL: nobody listens any more */
+    struct op *op; /* NULL: nobody listens any more */
     void (*on_answer)(struct round *r, struct leg *leg);
     struct buf key;
     uint64_t deadline_us;
     unsigned in_flight;
-    struct tally tally;    /* of the first n_votes legs */
+    struct tally tally; /* of the first n_votes legs */
     unsigned n_votes, n;
-    struct value body;     /* what is sent behind each head */
+    struct value body; /* what is sent behind each head */
     struct leg legs[];
 };
 
-/* A round of the op about its key; it becomes op->round, in place of one before it. need: how many of n_votes decide. NULL without memory. */
-struct round *round_new(struct op *op, struct span key, const unsigned *nodes, unsigned n, unsigned n_votes, unsigned need,
+/*
+ * A round of the op about its key; it becomes op->round, in place of one before it. need: how many
+ * of n_votes decide. NULL without memory.
+ */
+struct round *round_new(struct op *op, struct span key, const unsigned *nodes, unsigned n,
+                        unsigned n_votes, unsigned need,
                         void (*on_answer)(struct round *, struct leg *));
 /* Sends m (ring and deadlines are filled in here) to one leg. Never calls back from inside. */
 void round_send(struct round *r, unsigned i, struct message *m);
@@ -104,8 +120,9 @@ unsigned round_pending(const struct round *r); /* sent, not ended */
 /* "2 of 3 needed, 1 answered; node-2: Connection refused" */
 void round_explain(const struct round *r, struct err *why);
 /*
- * Which error says best why the round failed: one that a retry will not mend when such errors alone make a majority impossible
- * (-ENOSPC, -ESTALE, -EFBIG, -EINVAL, -EREMCHG, -EBADMSG of every replica), else -EHOSTDOWN.
+ * Which error says best why the round failed: one that a retry will not mend when such errors alone
+ * make a majority impossible (-ENOSPC, -ESTALE, -EFBIG, -EINVAL, -EREMCHG, -EBADMSG of every
+ * replica), else -EHOSTDOWN.
  */
 int round_verdict(const struct round *r);
 

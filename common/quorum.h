@@ -1,8 +1,9 @@
 /*
  * quorum.h - counting one round of answers: pure, so that tests list every case.
  *
- * An answer counts only while no other answer of the round names a newer incarnation of the node that gave it: it was
- * given before that node lost its disk, and nothing backs it any more (docs/protocol.md).
+ * An answer counts only while no other answer of the round names a newer incarnation of the node
+ * that gave it: it was given before that node lost its disk, and nothing backs it any more
+ * (docs/protocol.md).
  */
 #ifndef KVFS_COMMON_QUORUM_H
 #define KVFS_COMMON_QUORUM_H
@@ -36,7 +37,10 @@ int tally_init(struct tally *t, unsigned n, unsigned need);
 void tally_fini(struct tally *t);
 void tally_reset(struct tally *t); /* all idle, incarnations forgotten */
 void tally_ask(struct tally *t, unsigned i);
-/* Records the answer of i. A later answer of the same i in the round is ignored (duplicated messages). */
+/*
+ * Records the answer of i. A later answer of the same i in the round is ignored (duplicated
+ * messages).
+ */
 void tally_vote(struct tally *t, unsigned i, enum vote v, uint64_t incarnation);
 /* Some answer says that i lives in this incarnation. */
 void tally_known(struct tally *t, unsigned i, uint64_t incarnation);

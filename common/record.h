@@ -1,6 +1,7 @@
 /*
- * record.h - what a replica keeps of a key beside the value's bytes, and its one encoding, which disk, wire and listings share
- * (byte table in docs/protocol.md; a sample of each version in tests/golden/).
+ * record.h - what a replica keeps of a key beside the value's bytes, and its one encoding, which
+ * disk, wire and listings share (byte table in docs/protocol.md; a sample of each version in
+ * tests/golden/).
  */
 #ifndef KVFS_COMMON_RECORD_H
 #define KVFS_COMMON_RECORD_H
@@ -20,8 +21,8 @@ enum attr_kind {
 };
 
 /*
- * version is BALLOT_NONE for a key never written; then nothing else is set.
- * attrs and sums are borrowed from the bytes a record was decoded from, or owned by whoever built it: see the holder.
+ * version is BALLOT_NONE for a key never written; then nothing else is set. attrs and sums are
+ * borrowed from the bytes a record was decoded from, or owned by whoever built it: see the holder.
  */
 struct record {
     struct ballot version;
@@ -30,12 +31,14 @@ struct record {
     uint8_t n_recent;
     uint64_t recent[RECENT_MAX];    /* ids of the last writes, newest first */
     uint64_t size;                  /* bytes of the value */
-    uint32_t mode;                  /* st_mode with type; 0: nobody set file attributes (stored over HTTP) */
+    /* st_mode with type; 0: nobody set file attributes (stored over HTTP) */
+    uint32_t mode;
     uint32_t uid, gid;
     uint64_t rdev;
     int64_t mtime_ns, ctime_ns, atime_ns; /* since the epoch; for people, never for order */
     struct span attrs;              /* encoded list of attributes, see attr_* below */
-    struct span sums;               /* 8 bytes (u64) per CHUNK_SIZE of the value: XXH3 of that chunk */
+    /* 8 bytes (u64) per CHUNK_SIZE of the value: XXH3 of that chunk */
+    struct span sums;
 };
 
 static inline bool record_is_live(const struct record *r)
@@ -46,19 +49,23 @@ static inline bool record_is_live(const struct record *r)
 /* Number of chunks of a value of this size; the empty value has none. */
 uint64_t record_n_chunks(uint64_t size);
 
-/* Appends the encoding, which ends in a checksum over key and all that stands before it. Asserts that sums fit size. */
+/*
+ * Appends the encoding, which ends in a checksum over key and all that stands before it. Asserts
+ * that sums fit size.
+ */
 void record_encode(struct buf *out, struct span key, const struct record *r);
 /*
- * Reads one record that fills `bytes` exactly; attrs and sums borrow from it. -EBADMSG: cut, wrong magic, impossible lengths, wrong
- * checksum (also when stored under another key). -EPROTO: a format version from the future. *out only on success.
+ * Reads one record that fills `bytes` exactly; attrs and sums borrow from it. -EBADMSG: cut, wrong
+ * magic, impossible lengths, wrong checksum (also when stored under another key). -EPROTO: a format
+ * version from the future. *out only on success.
  */
 int record_decode(struct span bytes, struct span key, struct record *out);
 
 /* Computes the checksums of a whole value into `out` (8 bytes per chunk). */
 void record_sums(struct buf *out, struct span value);
 /*
- * Are these bytes the value of r from offset (a multiple of CHUNK_SIZE) on? data.len is whole chunks, or reaches the end.
- * 0, -EBADMSG (damaged), -EINVAL (bad range).
+ * Are these bytes the value of r from offset (a multiple of CHUNK_SIZE) on? data.len is whole
+ * chunks, or reaches the end. 0, -EBADMSG (damaged), -EINVAL (bad range).
  */
 int record_verify(const struct record *r, uint64_t offset, struct span data);
 
@@ -73,7 +80,10 @@ void record_copy_fini(struct record_copy *c);
 
 /* Appends an attribute to an encoded list. Asserts the limits. */
 void attr_add(struct buf *list, enum attr_kind kind, struct span name, struct span value);
-/* Steps through a list: *pos starts at 0. 1: an attribute, 0: the end, -EBADMSG. Spans borrow from list. */
+/*
+ * Steps through a list: *pos starts at 0. 1: an attribute, 0: the end, -EBADMSG. Spans borrow from
+ * list.
+ */
 int attr_next(struct span list, size_t *pos, enum attr_kind *kind, struct span *name, struct span *value);
 /* Finds one. 0, -ENODATA, -EBADMSG. */
 int attr_find(struct span list, enum attr_kind kind, struct span name, struct span *value);

@@ -1,8 +1,10 @@
 /*
- * ring.h - consistent hashing: which nodes hold a key (Karger et al. 1997; virtual nodes as in Dynamo, 2007).
+ * ring.h - consistent hashing: which nodes hold a key (Karger et al. 1997; virtual nodes as in
+ * Dynamo, 2007).
  *
- * An immutable value without I/O, locks or clock: build it, share it between threads, free it. Nodes are known by
- * their index in the list of ids sorted by bytes, which is the same on every machine whatever the order in the file.
+ * An immutable value without I/O, locks or clock: build it, share it between threads, free it.
+ * Nodes are known by their index in the list of ids sorted by bytes, which is the same on every
+ * machine whatever the order in the file.
  */
 #ifndef KVFS_COMMON_RING_H
 #define KVFS_COMMON_RING_H
@@ -19,8 +21,8 @@ enum ring_hash {
 struct ring;
 
 /*
- * ids: n distinct, non-empty strings, sorted by bytes (asserted); copied. replication_factor >= 1 may be larger than n:
- * every key then has n replicas. 0 or -ENOMEM; the caller owns *out.
+ * ids: n distinct, non-empty strings, sorted by bytes (asserted); copied. replication_factor >= 1
+ * may be larger than n: every key then has n replicas. 0 or -ENOMEM; the caller owns *out.
  */
 int ring_new(const char *const *ids, unsigned n, unsigned virtual_nodes, enum ring_hash hash, unsigned replication_factor,
              struct ring **out);
@@ -32,14 +34,23 @@ unsigned ring_majority(const struct ring *r); /* ring_n_replicas / 2 + 1 */
 unsigned ring_n_nodes(const struct ring *r);
 unsigned ring_n_points(const struct ring *r);
 
-/* Node indexes of the key's replicas, in ring order, ring_n_replicas() of them. Borrowed until ring_free(). Any thread, never blocks, no allocation. */
+/*
+ * Node indexes of the key's replicas, in ring order, ring_n_replicas() of them. Borrowed until
+ * ring_free(). Any thread, never blocks, no allocation.
+ */
 const unsigned *ring_replicas(const struct ring *r, struct span key);
 bool ring_is_replica(const struct ring *r, struct span key, unsigned node);
 
-/* Do these nodes (answered[i] true) hold a majority of every replica set there is? A listing is complete only then. */
+/*
+ * Do these nodes (answered[i] true) hold a majority of every replica set there is? A listing is
+ * complete only then.
+ */
 bool ring_covered(const struct ring *r, const bool *answered);
 
-/* Identity of the placement: ids, virtual_nodes, hash, replication_factor. Equal rings place every key alike. */
+/*
+ * Identity of the placement: ids, virtual_nodes, hash, replication_factor. Equal rings place every
+ * key alike.
+ */
 uint64_t ring_fingerprint(const struct ring *r);
 
 /* The part of the hash space whose first owner is this node, 0..1. */

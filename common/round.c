@@ -1,4 +1,7 @@
-/* round.c - one message to several nodes: sending, decoding and verifying what comes back, counting, and telling health about it. */
+/*
+ * round.c - one message to several nodes: sending, decoding and verifying what comes back,
+ * counting, and telling health about it.
+ */
 #include "common/op.h"
 
 #include <assert.h>
@@ -15,7 +18,8 @@
 
 static void leg_done(struct call *call, int err, struct blob *answer);
 
-struct round *round_new(struct op *op, struct span key, const unsigned *nodes, unsigned n, unsigned n_votes, unsigned need,
+struct round *round_new(struct op *op, struct span key, const unsigned *nodes, unsigned n,
+                        unsigned n_votes, unsigned need,
                         void (*on_answer)(struct round *, struct leg *))
 {
     struct round *r = calloc(1, sizeof *r + n * sizeof r->legs[0]);
@@ -75,7 +79,7 @@ void round_drop(struct op *op)
         round_free(r);
 }
 
-/* --- who is slow ---------------------------------------------------------------------------------------------------------------- */
+/* --- who is slow ------------------------------------------------------------------------------ */
 
 static void slow_rearm(struct client *c)
 {
@@ -107,7 +111,9 @@ static void on_slow(struct timer *timer)
     slow_rearm(c);
 }
 
-/* The list stays sorted by when each leg becomes slow: nearly always that is the order of sending. */
+/*
+ * The list stays sorted by when each leg becomes slow: nearly always that is the order of sending.
+ */
 static void slow_watch(struct leg *leg)
 {
     struct client *c = leg->round->c;
@@ -121,7 +127,7 @@ static void slow_watch(struct leg *leg)
         slow_rearm(c);
 }
 
-/* --- sending and hearing -------------------------------------------------------------------------------------------------------- */
+/* --- sending and hearing ---------------------------------------------------------------------- */
 
 void round_send(struct round *r, unsigned i, struct message *m)
 {
@@ -154,11 +160,15 @@ void round_send(struct round *r, unsigned i, struct message *m)
     c->opts.transport->ops->send(c->opts.transport, &leg->call);
 }
 
-/* Makes sense of the bytes that came back: fills leg->ans and value, or returns why they are of no use. */
+/*
+ * Makes sense of the bytes that came back: fills leg->ans and value, or returns why they are of no
+ * use.
+ */
 static int leg_decode(struct leg *leg, struct blob *body)
 {
     size_t head_len = 0;
-    int err = answer_decode(span_of(body->data, body->len), buf_span(&leg->round->key), &leg->ans, &head_len);
+    int err = answer_decode(span_of(body->data, body->len), buf_span(&leg->round->key), &leg->ans,
+                            &head_len);
 
     if (err < 0)
         return err == -EAGAIN ? -EBADMSG : err; /* a head cut short */
@@ -209,10 +219,11 @@ static void leg_tell_health(const struct leg *leg, size_t answer_len)
     bool large = leg->call.body.len + answer_len > LARGE_CALL;
 
     if (leg->body != NULL) {
-        health_answered(c->opts.health, leg->node, now, now - leg->sent_us, large, leg->ans.clock_ms, leg->ans.incarnation);
+        health_answered(c->opts.health, leg->node, now, now - leg->sent_us, large,
+                        leg->ans.clock_ms, leg->ans.incarnation);
         if (leg->err == 0 && leg->ans.kind == ANS_HELLO)
-            health_hello(c->opts.health, leg->node, leg->ans.disk_free, leg->ans.disk_total, leg->ans.n_keys,
-                         leg->ans.recovering != 0);
+            health_hello(c->opts.health, leg->node, leg->ans.disk_free, leg->ans.disk_total,
+                         leg->ans.n_keys, leg->ans.recovering != 0);
     } else if (leg->err != -ECANCELED && (leg->err != -ETIMEDOUT || now >= leg->slow_us)) {
         /* A call that was given little time proves nothing by running out of it. */
         health_failed(c->opts.health, leg->node, now, leg->err);
@@ -256,13 +267,14 @@ unsigned round_pending(const struct round *r)
     return r->in_flight;
 }
 
-/* --- telling why ---------------------------------------------------------------------------------------------------------------- */
+/* --- telling why ------------------------------------------------------------------------------ */
 
 void round_explain(const struct round *r, struct err *why)
 {
     struct buf text = {0};
 
-    buf_addf(&text, "%u of %u replicas needed, %u answered", r->tally.need, r->n_votes, tally_count(&r->tally, VOTE_YES));
+    buf_addf(&text, "%u of %u replicas needed, %u answered", r->tally.need, r->n_votes,
+             tally_count(&r->tally, VOTE_YES));
     for (unsigned i = 0; i < r->n; i++) {
         const struct leg *leg = &r->legs[i];
         const char *name = client_node_name(r->c, leg->node);
@@ -271,8 +283,10 @@ void round_explain(const struct round *r, struct err *why)
             buf_addf(&text, "; %s: down", name);
         else if (!leg->ended)
             buf_addf(&text, "; %s: no answer yet", name);
-        else if (leg->err != 0 && leg->body != NULL && leg->ans.kind == ANS_ERROR && leg->ans.text.len > 0)
-            buf_addf(&text, "; %s: %.*s", name, (int)(leg->ans.text.len > 120 ? 120 : leg->ans.text.len),
+        else if (leg->err != 0 && leg->body != NULL && leg->ans.kind == ANS_ERROR &&
+                 leg->ans.text.len > 0)
+            buf_addf(&text, "; %s: %.*s", name,
+                     (int)(leg->ans.text.len > 120 ? 120 : leg->ans.text.len),
                      (const char *)leg->ans.text.data);
         else if (leg->err != 0)
             buf_addf(&text, "; %s: %s", name, strerror(-leg->err));
@@ -294,7 +308,7 @@ int round_verdict(const struct round *r)
 
         if (!leg->ended || leg->err == 0)
             continue;
-        if (leg->err == -EBADMSG)
+        if (leg->err == -EBADMSG || leg->err == -EIO) /* the client found it, or the replica did */
             n_damaged++;
         for (size_t k = 0; k < sizeof lasting / sizeof lasting[0]; k++) {
             if (leg->err == lasting[k]) {

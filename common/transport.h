@@ -1,8 +1,9 @@
 /*
  * transport.h - seam: requests to nodes and timers, on one event loop.
  *
- * transport_http.c speaks HTTP over libcurl; the tests have an in-memory network. Whatever uses this is single-threaded: every function
- * is called on the loop's thread, and every callback comes on it, never from inside the call that caused it.
+ * transport_http.c speaks HTTP over libcurl; the tests have an in-memory network. Whatever uses
+ * this is single-threaded: every function is called on the loop's thread, and every callback comes
+ * on it, never from inside the call that caused it.
  */
 #ifndef KVFS_COMMON_TRANSPORT_H
 #define KVFS_COMMON_TRANSPORT_H
@@ -13,15 +14,19 @@
 
 struct transport;
 
-/* One request to one node. The caller fills the first part, and keeps the struct and all it points to until done(). */
+/*
+ * One request to one node. The caller fills the first part, and keeps the struct and all it points
+ * to until done().
+ */
 struct call {
     unsigned node;
     struct span head;      /* encoded message head */
     struct value body;     /* value bytes behind it; borrowed */
     uint64_t deadline_us;  /* clock->mono_us: ended with -ETIMEDOUT then */
     /*
-     * Comes exactly once. err 0: answer holds the whole body of the node's answer, whatever its HTTP status; done owns that reference.
-     * Else answer is NULL: -ETIMEDOUT, -ECONNREFUSED, -ECONNRESET, -EHOSTUNREACH, -ECANCELED (the transport is closing), ...
+     * Comes exactly once. err 0: answer holds the whole body of the node's answer, whatever its
+     * HTTP status; done owns that reference. Else answer is NULL: -ETIMEDOUT, -ECONNREFUSED,
+     * -ECONNRESET, -EHOSTUNREACH, -ECANCELED (the transport is closing), ...
      */
     void (*done)(struct call *c, int err, struct blob *answer);
 

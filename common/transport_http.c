@@ -1,0 +1,784 @@
+/*
+ * transport_http.c - the transport over libcurl: one multi handle on a loop.
+ *
+ * A call gets a request, which ends in done() whatever happens. It is first `waiting` for one of
+ * its peer's connections, then `running` on an easy handle; what cannot even begin is `failed`, and
+ * answered by the next turn of the loop, for done() must not come from inside send().
+ *
+ * Cost per request is what the choices here are about: easy handles are kept per peer with all
+ * options set, so that a request sets only its body; deadlines are timers of our own, not curl's;
+ * and a connection's socket stays in the epoll set between requests, see on_socket().
+ */
+#include "common/transport_http.h"
+
+#include <assert.h>
+#include <curl/curl.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "common/limits.h"
+
+#define PEER_CONNECTIONS_MAX 32u /* per loop; further calls to that node wait */
+#define CONNECT_TIMEOUT_MS 1000L
+#define SMALL_BODY_MAX (64u << 10) /* curl sends smaller bodies in one piece with the HTTP head */
+#define SMALL_BODY_KEEP_MAX (8u << 10) /* memory that an idle handle keeps */
+#define RECEIVE_BUFFER_SIZE (128L << 10)
+#define SEND_BUFFER_SIZE (256L << 10)
+#define ANSWER_LEN_FIRST (16u << 10) /* of an answer that does not tell its length */
+#define ENTRY_LEN_MAX (KEY_LEN_MAX + 256u)
+#define DNS_CACHE_S 60L /* only new connections look names up */
+
+_Static_assert(SMALL_BODY_MAX <= 64u << 10, "curl copies them into its own buffer");
+
+struct http;
+
+struct peer {
+    struct http *http;
+    char *url;
+    unsigned n_running;
+    struct list idle;    /* handles, the last used first */
+    struct list waiting; /* calls, in the order they came */
+};
+
+/* An easy handle with everything set that all requests to its peer share. */
+struct handle {
+    struct list link;
+    CURL *easy;
+    struct request *rq; /* NULL while idle */
+    struct buf small;   /* the body of a small request */
+};
+
+struct request {
+    struct http *http;
+    struct peer *peer;
+    struct call *call;
+    struct handle *handle; /* while running */
+    struct timer deadline;
+    uint64_t sent; /* bytes of head and body that curl has read */
+    struct blob *answer;
+    size_t answer_len; /* bytes that came; answer->len is room */
+    int err;           /* why our own callback stopped it */
+    bool again;        /* it had to begin anew, on a connection of its own */
+};
+
+/* What epoll knows of a socket by its number. */
+struct socket {
+    bool ours; /* opened by on_open(): a connection, and on_close() will tell of its end */
+    uint32_t wanted, watched; /* EPOLLIN, EPOLLOUT: by curl, in the epoll set */
+};
+
+struct http {
+    struct transport base;
+    struct loop loop;
+    CURLM *multi;
+    struct curl_slist *headers;
+    unsigned n_peers;
+    struct peer *peers;
+    uint64_t answer_len_max;
+    struct socket *sockets; /* by descriptor */
+    size_t n_sockets;
+    struct list running, failed; /* calls; of a failed one priv is the error */
+    struct timer curl_timer, failed_timer;
+    bool closing;
+};
+
+static struct http *http_of(struct transport *t)
+{
+    return container_of(t, struct http, base);
+}
+
+/* --- sockets ---------------------------------------------------------------------------------- */
+
+/*
+ * Curl says what it waits for on a socket, and after every request that it waits for nothing. A
+ * connection is then left in the set, armed for reading, because the next request would only put it
+ * back: two system calls less per request. If an event comes while nobody waits (the node closed
+ * the idle connection), it is taken out, see on_event(); a closed socket leaves the set by itself,
+ * and on_close() forgets what was watched. Sockets that curl opens by other means (the wake-up of
+ * its name resolver) have no such notice of their end and are not left in.
+ */
+static int on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *per_socket)
+{
+    struct http *h = arg;
+    uint32_t wanted = (what & CURL_POLL_IN ? EPOLLIN : 0) | (what & CURL_POLL_OUT ? EPOLLOUT : 0);
+    struct socket *s;
+
+    (void)easy;
+    (void)per_socket;
+    if ((size_t)fd >= h->n_sockets || !h->sockets[fd].ours) {
+        loop_watch(&h->loop, fd, 0, wanted);
+        return 0;
+    }
+    s = &h->sockets[fd];
+    s->wanted = wanted;
+    if (wanted == s->watched || (wanted == 0 && s->watched == EPOLLIN))
+        return 0;
+    loop_watch(&h->loop, fd, s->watched, wanted);
+    s->watched = wanted;
+    return 0;
+}
+
+static int sockets_reserve(struct http *h, size_t n)
+{
+    size_t room = h->n_sockets == 0 ? 64 : h->n_sockets;
+    struct socket *sockets;
+
+    if (n <= h->n_sockets)
+        return 0;
+    while (room < n)
+        room *= 2;
+    sockets = realloc(h->sockets, room * sizeof(*sockets));
+    if (sockets == NULL)
+        return -ENOMEM;
+    memset(sockets + h->n_sockets, 0, (room - h->n_sockets) * sizeof(*sockets));
+    h->sockets = sockets;
+    h->n_sockets = room;
+    return 0;
+}
+
+static curl_socket_t on_open(void *arg, curlsocktype purpose, struct curl_sockaddr *addr)
+{
+    struct http *h = arg;
+    int fd = socket(addr->family, addr->socktype | SOCK_CLOEXEC, addr->protocol);
+
+    (void)purpose;
+    if (fd < 0)
+        return CURL_SOCKET_BAD;
+    if (sockets_reserve(h, (size_t)fd + 1) < 0) {
+        close(fd);
+        return CURL_SOCKET_BAD;
+    }
+    h->sockets[fd] = (struct socket){.ours = true};
+    return fd;
+}
+
+static int on_close(void *arg, curl_socket_t fd)
+{
+    struct http *h = arg;
+
+    h->sockets[fd] = (struct socket){0};
+    return close(fd);
+}
+
+/* --- bodies ----------------------------------------------------------------------------------- */
+
+/* Copies what [pos, pos + room) and part, which starts at `start`, have in common. */
+static size_t copy_part(char *out, size_t room, uint64_t pos, uint64_t start, struct span part)
+{
+    size_t skip, n;
+
+    if (pos < start || pos - start >= part.len)
+        return 0;
+    skip = (size_t)(pos - start);
+    n = part.len - skip < room ? part.len - skip : room;
+    memcpy(out, part.data + skip, n);
+    return n;
+}
+
+static size_t on_read(char *out, size_t size, size_t n, void *arg)
+{
+    struct request *rq = ((struct handle *)arg)->rq;
+    struct call *c = rq->call;
+    size_t room = size * n, done;
+
+    done = copy_part(out, room, rq->sent, 0, c->head);
+    done += copy_part(out + done, room - done, rq->sent + done, c->head.len, value_span(c->body));
+    rq->sent += done;
+    return done;
+}
+
+/* Curl sends a body again when a connection that it kept turns out to be closed. */
+static int on_seek(void *arg, curl_off_t offset, int origin)
+{
+    struct request *rq = ((struct handle *)arg)->rq;
+
+    if (origin != SEEK_SET || offset < 0 ||
+        (uint64_t)offset > rq->call->head.len + rq->call->body.len)
+        return CURL_SEEKFUNC_FAIL;
+    rq->sent = (uint64_t)offset;
+    return CURL_SEEKFUNC_OK;
+}
+
+/*
+ * The room that the answer needs for n more bytes: exactly its length where the node told it. 0:
+ * more than any answer has.
+ */
+static uint64_t answer_room(struct request *rq, size_t n)
+{
+    uint64_t need = rq->answer_len + n, room, most = rq->http->answer_len_max;
+    curl_off_t told = -1;
+
+    if (rq->answer == NULL)
+        curl_easy_getinfo(rq->handle->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &told);
+    if (need > most || told > (curl_off_t)most)
+        return 0;
+    if (told >= 0)
+        return (uint64_t)told > need ? (uint64_t)told : need;
+    room = rq->answer == NULL ? ANSWER_LEN_FIRST : rq->answer->len * 2;
+    if (room < need)
+        room = need;
+    return room < most ? room : most;
+}
+
+static size_t on_write(char *data, size_t size, size_t n, void *arg)
+{
+    struct request *rq = ((struct handle *)arg)->rq;
+    size_t len = size * n;
+
+    if (rq->answer == NULL || rq->answer->len - rq->answer_len < len) {
+        uint64_t room = answer_room(rq, len);
+        struct blob *b = room == 0 ? NULL : blob_new(room);
+
+        if (b == NULL) {
+            rq->err = room == 0 ? -EFBIG : -ENOMEM;
+            return 0;
+        }
+        if (rq->answer != NULL)
+            memcpy(b->data, rq->answer->data, rq->answer_len);
+        blob_unref(rq->answer);
+        rq->answer = b;
+    }
+    memcpy(rq->answer->data + rq->answer_len, data, len);
+    rq->answer_len += len;
+    return len;
+}
+
+/* --- easy handles ----------------------------------------------------------------------------- */
+
+static void handle_free(struct handle *hd)
+{
+    if (hd == NULL)
+        return;
+    if (hd->easy != NULL)
+        curl_easy_cleanup(hd->easy);
+    buf_fini(&hd->small);
+    free(hd);
+}
+
+static CURLcode set_callbacks(struct handle *hd, struct http *h)
+{
+    CURL *e = hd->easy;
+    CURLcode code = CURLE_OK;
+
+    code |= curl_easy_setopt(e, CURLOPT_PRIVATE, hd);
+    code |= curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, on_write);
+    code |= curl_easy_setopt(e, CURLOPT_WRITEDATA, hd);
+    code |= curl_easy_setopt(e, CURLOPT_READFUNCTION, on_read);
+    code |= curl_easy_setopt(e, CURLOPT_READDATA, hd);
+    code |= curl_easy_setopt(e, CURLOPT_SEEKFUNCTION, on_seek);
+    code |= curl_easy_setopt(e, CURLOPT_SEEKDATA, hd);
+    code |= curl_easy_setopt(e, CURLOPT_OPENSOCKETFUNCTION, on_open);
+    code |= curl_easy_setopt(e, CURLOPT_OPENSOCKETDATA, h);
+    code |= curl_easy_setopt(e, CURLOPT_CLOSESOCKETFUNCTION, on_close);
+    code |= curl_easy_setopt(e, CURLOPT_CLOSESOCKETDATA, h);
+    return code;
+}
+
+static CURLcode set_options(struct handle *hd, struct peer *p)
+{
+    CURL *e = hd->easy;
+    CURLcode code = CURLE_OK;
+
+    code |= curl_easy_setopt(e, CURLOPT_URL, p->url);
+    code |= curl_easy_setopt(e, CURLOPT_PROTOCOLS_STR, "http");
+    code |= curl_easy_setopt(e, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
+    code |= curl_easy_setopt(e, CURLOPT_POST, 1L);
+    code |= curl_easy_setopt(e, CURLOPT_HTTPHEADER, p->http->headers);
+    code |=
+        curl_easy_setopt(e, CURLOPT_NOPROXY, "*"); /* proxies of the environment are not for us */
+    code |= curl_easy_setopt(e, CURLOPT_PATH_AS_IS, 1L);
+    code |= curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L);
+    code |= curl_easy_setopt(e, CURLOPT_TCP_NODELAY, 1L);
+    code |= curl_easy_setopt(e, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_TIMEOUT_MS);
+    code |= curl_easy_setopt(e, CURLOPT_DNS_CACHE_TIMEOUT, DNS_CACHE_S);
+    code |= curl_easy_setopt(
+        e, CURLOPT_QUICK_EXIT,
+        1L); /* a name that does not resolve must not hold up the loop at its deadline */
+    code |= curl_easy_setopt(e, CURLOPT_BUFFERSIZE, RECEIVE_BUFFER_SIZE);
+    code |= curl_easy_setopt(e, CURLOPT_UPLOAD_BUFFERSIZE, SEND_BUFFER_SIZE);
+    return code;
+}
+
+static struct handle *handle_new(struct peer *p)
+{
+    struct handle *hd = calloc(1, sizeof(*hd));
+
+    if (hd == NULL)
+        return NULL;
+    hd->easy = curl_easy_init();
+    /*
+     * The codes of setopt are or-ed: that is not a code any more, but not CURLE_OK either where one
+     * failed.
+     */
+    if (hd->easy == NULL || set_callbacks(hd, p->http) != CURLE_OK ||
+        set_options(hd, p) != CURLE_OK) {
+        handle_free(hd);
+        return NULL;
+    }
+    list_init(&hd->link);
+    return hd;
+}
+
+/* Sets what is particular to this request: its body. 0 or -ENOMEM. */
+static int handle_load(struct handle *hd, struct request *rq)
+{
+    struct call *c = rq->call;
+    uint64_t size = c->head.len + c->body.len;
+    const void *bytes = NULL; /* NULL: on_read() gives them */
+    CURLcode code;
+
+    hd->rq = rq;
+    if (size < SMALL_BODY_MAX && c->body.len == 0) {
+        bytes = c->head.data;
+    } else if (size < SMALL_BODY_MAX) {
+        buf_clear(&hd->small);
+        buf_add_span(&hd->small, c->head);
+        buf_add_span(&hd->small, value_span(c->body));
+        if (hd->small.err != 0)
+            return -ENOMEM;
+        bytes = hd->small.data;
+    }
+    code = curl_easy_setopt(hd->easy, CURLOPT_POSTFIELDS, bytes);
+    code |= curl_easy_setopt(hd->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)size);
+    return code == CURLE_OK ? 0 : -ENOMEM;
+}
+
+static void handle_rest(struct handle *hd, struct peer *p)
+{
+    if (hd->rq->again)
+        curl_easy_setopt(hd->easy, CURLOPT_FRESH_CONNECT, 0L);
+    hd->rq = NULL;
+    if (hd->small.cap > SMALL_BODY_KEEP_MAX)
+        buf_fini(&hd->small);
+    list_insert(p->idle.next, &hd->link);
+}
+
+/* --- requests --------------------------------------------------------------------------------- */
+
+static void fail_soon(struct http *h, struct call *c, int err)
+{
+    c->priv = (void *)(intptr_t)err;
+    list_insert(&h->failed, &c->link);
+    loop_timer_set(&h->loop, &h->failed_timer, 0);
+}
+
+static void request_free(struct request *rq)
+{
+    loop_timer_clear(&rq->http->loop, &rq->deadline);
+    blob_unref(rq->answer);
+    free(rq);
+}
+
+/* Gives the request a connection. */
+static void request_start(struct request *rq)
+{
+    struct peer *p = rq->peer;
+    struct http *h = rq->http;
+    struct call *c = rq->call;
+    struct handle *hd;
+    int err = -ENOMEM;
+
+    if (list_empty(&p->idle)) {
+        hd = handle_new(p);
+    } else {
+        hd = container_of(p->idle.next, struct handle, link);
+        list_remove(&hd->link);
+    }
+    if (hd != NULL)
+        err = handle_load(hd, rq);
+    if (err == 0 && curl_multi_add_handle(h->multi, hd->easy) != CURLM_OK)
+        err = -ENOMEM;
+    if (err < 0) {
+        if (hd != NULL)
+            handle_rest(hd, p);
+        request_free(rq);
+        fail_soon(h, c, err);
+        return;
+    }
+    rq->handle = hd;
+    p->n_running++;
+    list_insert(&h->running, &c->link);
+}
+
+static void peer_start_waiting(struct peer *p)
+{
+    while (!list_empty(&p->waiting) && p->n_running < PEER_CONNECTIONS_MAX) {
+        struct call *c = container_of(p->waiting.next, struct call, link);
+
+        list_remove(&c->link);
+        request_start(c->priv);
+    }
+}
+
+/* Ends it: the connection is kept by curl where the exchange was complete, and closed otherwise. */
+static void request_end(struct request *rq, int err)
+{
+    struct call *c = rq->call;
+    struct peer *p = rq->peer;
+    struct blob *answer = NULL;
+
+    list_remove(&c->link);
+    if (rq->handle != NULL) {
+        curl_multi_remove_handle(rq->http->multi, rq->handle->easy);
+        handle_rest(rq->handle, p);
+        p->n_running--;
+    }
+    if (err == 0) {
+        answer = rq->answer != NULL ? rq->answer : blob_new(0);
+        rq->answer = NULL;
+        if (answer == NULL)
+            err = -ENOMEM;
+        else
+            answer->len = rq->answer_len;
+    }
+    request_free(rq);
+    if (!p->http->closing)
+        peer_start_waiting(p);
+    c->done(c, err, answer);
+}
+
+static void on_deadline(struct timer *t)
+{
+    request_end(container_of(t, struct request, deadline), -ETIMEDOUT);
+}
+
+static int error_of(const struct request *rq, CURLcode code)
+{
+    long os = 0;
+
+    switch (code) {
+    case CURLE_OK:
+        return 0;
+    case CURLE_WRITE_ERROR:
+        return rq->err != 0 ? rq->err : -EIO;
+    case CURLE_OPERATION_TIMEDOUT:
+        return -ETIMEDOUT;
+    case CURLE_COULDNT_RESOLVE_HOST:
+        return -EHOSTUNREACH;
+    case CURLE_COULDNT_CONNECT:
+        curl_easy_getinfo(rq->handle->easy, CURLINFO_OS_ERRNO, &os);
+        return os > 0 ? -(int)os : -ECONNREFUSED;
+    case CURLE_SEND_ERROR:
+    case CURLE_RECV_ERROR:
+    case CURLE_GOT_NOTHING:
+    case CURLE_PARTIAL_FILE:
+    case CURLE_SEND_FAIL_REWIND:
+        return -ECONNRESET;
+    case CURLE_OUT_OF_MEMORY:
+        return -ENOMEM;
+    default: /* what came is no HTTP */
+        return -EPROTO;
+    }
+}
+
+/*
+ * A kept connection that its node closes just when it is used again looks like a reset: the request
+ * then begins anew on a fresh one. All requests bear that, even where the node had begun on the
+ * first. Curl does the same by itself, but not while it sends a large body, and only five times in
+ * the life of a handle that is never reset.
+ */
+static bool request_begin_again(struct request *rq, int err)
+{
+    CURL *e = rq->handle->easy;
+    long n_opened = 1;
+
+    if (err != -ECONNRESET || rq->answer != NULL || rq->again)
+        return false;
+    curl_easy_getinfo(e, CURLINFO_NUM_CONNECTS, &n_opened);
+    if (n_opened != 0) /* it was fresh */
+        return false;
+    rq->again = true;
+    rq->sent = 0;
+    curl_multi_remove_handle(rq->http->multi, e);
+    return curl_easy_setopt(e, CURLOPT_FRESH_CONNECT, 1L) == CURLE_OK &&
+           curl_multi_add_handle(rq->http->multi, e) == CURLM_OK;
+}
+
+static void end_finished(struct http *h)
+{
+    CURLMsg *msg;
+    int left;
+
+    while ((msg = curl_multi_info_read(h->multi, &left)) != NULL) {
+        struct handle *hd = NULL;
+        int err;
+
+        curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &hd);
+        err = error_of(hd->rq, msg->data.result);
+        if (!request_begin_again(hd->rq, err))
+            request_end(hd->rq, err);
+    }
+}
+
+static void end_failed(struct http *h)
+{
+    struct list now;
+
+    /* What fails again inside done() waits for the next turn. */
+    list_init(&now);
+    while (!list_empty(&h->failed)) {
+        struct list *item = h->failed.next;
+
+        list_remove(item);
+        list_insert(&now, item);
+    }
+    while (!list_empty(&now)) {
+        struct call *c = container_of(now.next, struct call, link);
+
+        list_remove(&c->link);
+        c->done(c, (int)(intptr_t)c->priv, NULL);
+    }
+}
+
+static void on_failed(struct timer *t)
+{
+    end_failed(container_of(t, struct http, failed_timer));
+}
+
+static void http_send(struct transport *t, struct call *c)
+{
+    struct http *h = http_of(t);
+    struct request *rq = NULL;
+    int err = 0;
+
+    assert(c->node < h->n_peers);
+    if (h->closing)
+        err = -ECANCELED;
+    else if (c->deadline_us <= transport_now_us(t))
+        err = -ETIMEDOUT;
+    else if ((rq = calloc(1, sizeof(*rq))) == NULL)
+        err = -ENOMEM;
+    if (err < 0) {
+        fail_soon(h, c, err);
+        return;
+    }
+    rq->http = h;
+    rq->peer = &h->peers[c->node];
+    rq->call = c;
+    rq->deadline.fire = on_deadline;
+    loop_timer_set(&h->loop, &rq->deadline, c->deadline_us);
+    c->priv = rq;
+    if (rq->peer->n_running < PEER_CONNECTIONS_MAX)
+        request_start(rq);
+    else
+        list_insert(&rq->peer->waiting, &c->link);
+}
+
+static void http_timer_set(struct transport *t, struct timer *timer, uint64_t due_us)
+{
+    loop_timer_set(&http_of(t)->loop, timer, due_us);
+}
+
+static void http_timer_clear(struct transport *t, struct timer *timer)
+{
+    loop_timer_clear(&http_of(t)->loop, timer);
+}
+
+static const struct transport_ops http_ops = {
+    .send = http_send,
+    .timer_set = http_timer_set,
+    .timer_clear = http_timer_clear,
+};
+
+/* --- what curl waits for ---------------------------------------------------------------------- */
+
+/*
+ * Curl begins requests by a timer that is due at once; 0 puts that before all other timers, still
+ * in this turn of the loop.
+ */
+static int on_timeout_set(CURLM *multi, long timeout_ms, void *arg)
+{
+    struct http *h = arg;
+
+    (void)multi;
+    if (timeout_ms < 0)
+        loop_timer_clear(&h->loop, &h->curl_timer);
+    else if (timeout_ms == 0)
+        loop_timer_set(&h->loop, &h->curl_timer, 0);
+    else
+        loop_timer_set(&h->loop, &h->curl_timer,
+                       transport_now_us(&h->base) + (uint64_t)timeout_ms * 1000);
+    return 0;
+}
+
+static void curl_acts(struct http *h, curl_socket_t fd, int events)
+{
+    int running;
+
+    (void)curl_multi_socket_action(h->multi, fd, events,
+                                   &running); /* whatever hangs now ends by its deadline */
+    end_finished(h);
+}
+
+static void on_curl_timer(struct timer *t)
+{
+    curl_acts(container_of(t, struct http, curl_timer), CURL_SOCKET_TIMEOUT, 0);
+}
+
+static void on_event(void *arg, int fd, uint32_t events)
+{
+    struct http *h = arg;
+    struct socket *s = (size_t)fd < h->n_sockets ? &h->sockets[fd] : NULL;
+    int ready = 0;
+
+    if (s != NULL && s->ours && s->wanted == 0) {
+        loop_watch(&h->loop, fd, s->watched, 0);
+        s->watched = 0;
+        return;
+    }
+    /* An error wakes both sides; curl finds it by its own read or write, and names it. */
+    if (events & (EPOLLIN | EPOLLHUP | EPOLLERR))
+        ready |= CURL_CSELECT_IN;
+    if (events & (EPOLLOUT | EPOLLHUP | EPOLLERR))
+        ready |= CURL_CSELECT_OUT;
+    curl_acts(h, fd, ready);
+}
+
+void transport_http_run(struct transport *t)
+{
+    loop_run(&http_of(t)->loop);
+}
+
+void transport_http_stop(struct transport *t)
+{
+    loop_stop(&http_of(t)->loop);
+}
+
+void transport_http_post(struct transport *t, struct loop_job *job)
+{
+    loop_post(&http_of(t)->loop, job);
+}
+
+/* --- from birth to death ---------------------------------------------------------------------- */
+
+int transport_http_setup(void)
+{
+    return curl_global_init(CURL_GLOBAL_NOTHING) == CURLE_OK ? 0 : -ENOMEM; /* nothing: no TLS */
+}
+
+static int peers_init(struct http *h, const struct config *cfg)
+{
+    h->peers = calloc(cfg->n_nodes, sizeof(*h->peers));
+    if (h->peers == NULL)
+        return -ENOMEM;
+    for (; h->n_peers < cfg->n_nodes; h->n_peers++) {
+        const struct config_node *n = &cfg->nodes[h->n_peers];
+        struct peer *p = &h->peers[h->n_peers];
+        bool v6 = strchr(n->host, ':') != NULL;
+
+        if (asprintf(&p->url, "http://%s%s%s:%u/replica", v6 ? "[" : "", n->host, v6 ? "]" : "",
+                     (unsigned)n->port) < 0)
+            return -ENOMEM;
+        p->http = h;
+        list_init(&p->idle);
+        list_init(&p->waiting);
+    }
+    return 0;
+}
+
+static int multi_init(struct http *h)
+{
+    static const char *const unwanted[] = {
+        "Expect:", "Accept:", "Content-Type:"}; /* that curl would send by itself */
+    CURLMcode code = CURLM_OK;
+
+    for (size_t i = 0; i < sizeof(unwanted) / sizeof(*unwanted); i++) {
+        struct curl_slist *more = curl_slist_append(h->headers, unwanted[i]);
+
+        if (more == NULL)
+            return -ENOMEM;
+        h->headers = more;
+    }
+    h->multi = curl_multi_init();
+    if (h->multi == NULL)
+        return -ENOMEM;
+    code |= curl_multi_setopt(h->multi, CURLMOPT_SOCKETFUNCTION, on_socket);
+    code |= curl_multi_setopt(h->multi, CURLMOPT_SOCKETDATA, h);
+    code |= curl_multi_setopt(h->multi, CURLMOPT_TIMERFUNCTION, on_timeout_set);
+    code |= curl_multi_setopt(h->multi, CURLMOPT_TIMERDATA, h);
+    code |= curl_multi_setopt(h->multi, CURLMOPT_MAXCONNECTS,
+                              (long)h->n_peers * (long)PEER_CONNECTIONS_MAX);
+    return code == CURLM_OK ? 0 : -ENOMEM;
+}
+
+int transport_http_new(const struct config *cfg, struct clock *clock, struct transport **out)
+{
+    struct http *h = calloc(1, sizeof(*h));
+    uint64_t listing = (uint64_t)LIST_LIMIT_MAX * ENTRY_LEN_MAX;
+    int err;
+
+    if (h == NULL)
+        return -ENOMEM;
+    h->base = (struct transport){.ops = &http_ops, .clock = clock};
+    h->answer_len_max =
+        MESSAGE_HEAD_MAX + (cfg->max_value_size > listing ? cfg->max_value_size : listing);
+    list_init(&h->running);
+    list_init(&h->failed);
+    h->curl_timer.fire = on_curl_timer;
+    h->failed_timer.fire = on_failed;
+    err = loop_init(&h->loop, clock, on_event, h);
+    if (err < 0) {
+        free(h);
+        return err;
+    }
+    err = peers_init(h, cfg);
+    if (err == 0)
+        err = multi_init(h);
+    if (err < 0) {
+        transport_http_free(&h->base);
+        return err;
+    }
+    *out = &h->base;
+    return 0;
+}
+
+static void end_all(struct list *calls)
+{
+    while (!list_empty(calls)) {
+        struct call *c = container_of(calls->next, struct call, link);
+
+        request_end(c->priv, -ECANCELED);
+    }
+}
+
+static void peer_fini(struct peer *p)
+{
+    while (!list_empty(&p->idle)) {
+        struct handle *hd = container_of(p->idle.next, struct handle, link);
+
+        list_remove(&hd->link);
+        handle_free(hd);
+    }
+    free(p->url);
+}
+
+void transport_http_free(struct transport *t)
+{
+    struct http *h;
+
+    if (t == NULL)
+        return;
+    h = http_of(t);
+    h->closing = true;
+    /* done() may send again, which now fails at once; jobs that nobody ran may, too. */
+    do {
+        loop_run_jobs(&h->loop);
+        end_all(&h->running);
+        for (unsigned i = 0; i < h->n_peers; i++)
+            end_all(&h->peers[i].waiting);
+        end_failed(h);
+    } while (!list_empty(&h->failed) || !list_empty(&h->loop.jobs));
+    for (unsigned i = 0; i < h->n_peers; i++)
+        peer_fini(&h->peers[i]);
+    if (h->multi != NULL)
+        curl_multi_cleanup(h->multi); /* closes the connections, by on_close() */
+    curl_slist_free_all(h->headers);
+    loop_fini(&h->loop);
+    free(h->sockets);
+    free(h->peers);
+    free(h);
+}

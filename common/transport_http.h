@@ -1,8 +1,12 @@
-/* transport_http.h - the transport over HTTP (the only user of libcurl): POST /replica, bodies as in message.h. */
+/*
+ * transport_http.h - the transport over HTTP (the only user of libcurl): POST /replica, bodies as
+ * in message.h.
+ */
 #ifndef KVFS_COMMON_TRANSPORT_HTTP_H
 #define KVFS_COMMON_TRANSPORT_HTTP_H
 
 #include "common/config.h"
+#include "common/loop.h"
 #include "common/transport.h"
 
 /* Once per process, before threads start and after any fork (curl_global_init). 0 or -ENOMEM. */
@@ -10,7 +14,9 @@ int transport_http_setup(void);
 
 /* cfg and clock must outlive it. The loop does not run yet. */
 int transport_http_new(const struct config *cfg, struct clock *clock, struct transport **out);
-/* Ends all calls with -ECANCELED (their done() runs here), frees. Only when the loop does not run. */
+/*
+ * Ends all calls with -ECANCELED (their done() runs here), frees. Only when the loop does not run.
+ */
 void transport_http_free(struct transport *t);
 
 /* Runs the loop on this thread until transport_http_stop(). */
@@ -18,13 +24,9 @@ void transport_http_run(struct transport *t);
 /* Any thread, also signal-safe: the loop returns soon. */
 void transport_http_stop(struct transport *t);
 /*
- * Any thread: `fn(arg)` runs on the loop's thread soon, in the order posted. The wake-up is one eventfd write, left out while the loop is
- * known to be awake. job is the caller's until fn runs.
+ * Any thread: job->fn(job) runs on the loop's thread soon, in the order posted. Jobs that no loop
+ * ran run in transport_http_free().
  */
-struct transport_job {
-    void (*fn)(struct transport_job *job);
-    struct list link;
-};
-void transport_http_post(struct transport *t, struct transport_job *job);
+void transport_http_post(struct transport *t, struct loop_job *job);
 
 #endif

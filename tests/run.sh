@@ -1,0 +1,98 @@
+#!/bin/bash
+# run.sh [--quick] [FILTER] - installs what is missing, builds, runs every test; the last line is "N passed, N failed".
+#   --quick   without the sanitizer build
+#   FILTER    only tests whose name contains this
+# A test is one of: tests/tidy.sh; a cmocka program (unit, sim); a script in tests/node or tests/mount, which prints
+# a line "ok CLAIM" or "not ok CLAIM ..." for each claim. Everything is run from the top, with its own ports and directories.
+set -u
+cd "$(dirname "$(realpath "$0")")/.."
+top=$PWD
+quick= filter=
+for arg in "$@"; do
+    case $arg in
+    --quick) quick=1 ;;
+    *) filter=$arg ;;
+    esac
+done
+
+bash deps.sh test || { echo "0 passed, 1 failed"; exit 1; }
+
+passed=0 failed=0
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+
+# note NAME STATUS LOG: adds up what one test printed.
+note() {
+    local name=$1 status=$2 log=$3 good bad
+    good=$(($(grep -c '^ok ' "$log") + $(sed -n 's/^\[  PASSED  \] \([0-9]*\) test(s).*/\1/p' "$log" | paste -sd+ | sed 's/^$/0/' | bc_sum)))
+    bad=$(($(grep -c '^not ok ' "$log") + $(sed -n 's/^\[  FAILED  \] \([0-9]*\) test(s).*/\1/p' "$log" | paste -sd+ | sed 's/^$/0/' | bc_sum)))
+    # A test that crashed, ran into its limit, or printed no result at all has failed, whatever it counted before.
+    if { [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; } || [ $((good + bad)) -eq 0 ]; then
+        bad=$((bad + 1))
+        echo "not ok $name ended with status $status"
+    fi
+    passed=$((passed + good)) failed=$((failed + bad))
+    if [ "$bad" -gt 0 ]; then
+        echo "--- $name failed:"
+        tail -n 60 "$log"
+    else
+        echo "$name: $good ok ($SECONDS s)"
+    fi
+}
+bc_sum() { local line; read -r line; echo $((line)); }
+
+run() {
+    local name=$1 limit=$2
+    shift 2
+    [[ -z $filter || $name == *"$filter"* ]] || return 0
+    timeout -k 10 "$limit" "$@" >"$logs/log" 2>&1 </dev/null
+    note "$name" $? "$logs/log"
+}
+
+build() {
+    local dir=$1
+    shift
+    [ -d "$dir" ] || "$@" >"$logs/log" 2>&1 || { tail -n 30 "$logs/log"; return 1; }
+    ninja -C "$dir" >"$logs/log" 2>&1 || { grep -E 'error|warning|FAILED' -A5 "$logs/log" | head -n 60; return 1; }
+}
+
+# suite LABEL BUILDDIR: all programs and scripts against one build.
+suite() {
+    local label=$1 dir=$2 test
+    for test in "$dir"/tests/test_* "$dir"/tests/sim_*; do
+        [ -f "$test" ] && [ -x "$test" ] && run "$label/$(basename "$test")" 300 "$test"
+    done
+    for test in tests/node/test_* tests/mount/test_*; do
+        [ -f "$test" ] || continue
+        KVNODE=$top/$dir/node/kvnode KVFS=$top/$dir/fs/kvfs KVFS_TEST_SANITIZED=$([ "$label" = asan ] && echo 1) \
+            run "$label/$(basename "$(dirname "$test")")/$(basename "$test")" 240 \
+            "$([[ $test == *.py ]] && echo python3 || echo bash)" "$test"
+    done
+}
+
+run tidy 60 bash tests/tidy.sh
+if build build meson setup build --werror && { meson configure build -Dtests=true -Dwerror=true; ninja -C build; } >"$logs/log" 2>&1; then
+    suite plain build
+else
+    tail -n 30 "$logs/log"
+    echo "not ok build"
+    failed=$((failed + 1))
+fi
+if [ -z "$quick" ]; then
+    export ASAN_OPTIONS=abort_on_error=1:detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+    if CC=clang build build-asan meson setup build-asan --werror -Db_sanitize=address,undefined -Db_lundef=false -Dbuildtype=debugoptimized; then
+        suite asan build-asan
+    else
+        echo "not ok build-asan"
+        failed=$((failed + 1))
+    fi
+fi
+
+# Nothing of ours may be left behind.
+left=$(pgrep -af "^$top/build(-asan)?/(node/kvnode|fs/kvfs)" || true)
+if [ -n "$left" ] && [ -z "$filter" ]; then
+    echo "not ok nothing is left running: $left"
+    failed=$((failed + 1))
+fi
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
