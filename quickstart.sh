@@ -23,8 +23,13 @@ pid_of() {
 node_pid() { pid_of node/kvnode "--id $1 "; }
 mount_pid() { pid_of fs/kvfs "$top/mnt"; }
 
+# Waits until this process has ended (pidwait takes its pid from a file).
 wait_end() {
-    timeout $limit tail -s 0.1 --pid="$1" -f /dev/null || { echo "process $1 does not end" >&2; return 1; }
+    local status=0
+    echo "$1" >data/stopping.pid
+    timeout $limit pidwait -F data/stopping.pid || status=$?
+    rm -f data/stopping.pid
+    [ $status -ne 124 ] || { echo "process $1 does not end" >&2; return 1; } # 1: it was gone already
 }
 
 start_node() {

@@ -286,7 +286,9 @@ static void read_settled(struct read_op *rd)
     } else if (value_at_hand(rd)) {
         read_peek(rd);
     } else {
-        read_fetch(rd, rd->offset, rd->length, read_peek);
+        uint64_t left = rec->size - rd->offset;
+
+        read_fetch(rd, rd->offset, rd->length < left ? rd->length : left, read_peek);
     }
 }
 
@@ -320,6 +322,18 @@ static void on_nothing_written(void *arg, struct write_result *res)
     read_settled(rd);
 }
 
+/* Wakes the op when all that have not answered its round count as slow: one may have frozen. */
+static void read_lose_patience(struct read_op *rd, const struct round *r)
+{
+    uint64_t until = 0;
+
+    for (unsigned i = 0; i < r->n; i++) {
+        if (r->legs[i].sent && !r->legs[i].ended && r->legs[i].slow_us > until)
+            until = r->legs[i].slow_us;
+    }
+    op_wake_at(&rd->op, until);
+}
+
 /* A newer ballot is about: only a round of our own can settle what it left. */
 static void read_settle_by_write(struct read_op *rd)
 {
@@ -338,6 +352,8 @@ static void on_mended(struct round *r, struct leg *leg)
 
     if (leg->err == 0 && leg->ans.kind == ANS_REFUSE)
         client_saw(rd->op.c, leg->ans.ballot);
+    if (tally_state(&r->tally) != TALLY_WAIT)
+        op_wake_at(&rd->op, UINT64_MAX);
     switch (tally_state(&r->tally)) {
     case TALLY_MET:
         read_settled(rd);
@@ -362,7 +378,7 @@ static void read_mend(struct read_op *rd)
     struct round *r;
 
     if (rec->size > 0 && (rd->res.value.data == NULL || rd->res.value.len != rec->size)) {
-        read_fetch(rd, 0, READ_ALL, read_mend);
+        read_fetch(rd, 0, rec->size, read_mend);
         return;
     }
     while (n < rd->n_replicas && rd->behind[n] != MESSAGE_NODE_NONE)
@@ -377,6 +393,7 @@ static void read_mend(struct read_op *rd)
         r->body = value_ref(rd->res.value);
     for (unsigned i = 0; i < n; i++)
         round_send(r, i, &m);
+    read_lose_patience(rd, r);
 }
 
 /* --- ask -------------------------------------------------------------------------------------- */
@@ -543,6 +560,8 @@ static void on_pinned_answer(struct round *r, struct leg *leg)
             read_finish(rd, -ESTALE);
         else
             read_retry(rd);
+    } else {
+        read_lose_patience(rd, r);
     }
 }
 
@@ -575,6 +594,11 @@ static void read_wake(struct op *op)
     } else if (round_next(r) < r->n) {
         read_send(rd, r, round_next(r), true);
         read_hedge_later(rd, r);
+    } else if (r->on_answer == on_mended) {
+        read_retry(rd);
+    } else if (r->on_answer == on_pinned_answer &&
+               tally_count(&r->tally, VOTE_YES) >= ring_majority(op->c->opts.ring)) {
+        read_finish(rd, -ESTALE); /* who still has it is silent, and a majority has not */
     }
 }
 

@@ -20,6 +20,8 @@
 
 #include "common/op.h"
 
+#define SENT_PAUSE_US 200u
+
 enum accept_for {
     FOR_WRITE,       /* the new record */
     FOR_DONE_BEFORE, /* settle cur: an earlier try of this very operation is in it */
@@ -46,11 +48,14 @@ struct write_op {
     struct ballot ballot;   /* of this try */
     struct record_copy cur; /* what this try builds on */
     struct value cur_value; /* its bytes, where they were needed */
-    bool have_cur_value, settled;
-    bool sent;          /* an ACCEPT of the new record went out, in this or an earlier try */
-    bool replaced_live; /* what the last such ACCEPT replaces is a live record */
-    uint64_t base_seq;  /* cur.seq when it first did */
-    /* those ACCEPTs, one by one, and how many were refused for certain */
+    bool have_cur_value;
+    bool agreed;                /* a majority of the promises named cur: it was chosen */
+    bool sent;                  /* ACCEPTs of the new record went out that may still be chosen */
+    struct ballot sent_ballot;  /* of the last of them */
+    bool replaced_live;         /* what that replaces is a live record */
+    uint64_t roots[RECENT_MAX]; /* writes that all the records they replace have in `recent` */
+    unsigned n_roots;
+    /* those ACCEPTs, one by one, and how many were refused for certain, or are void */
     unsigned n_sent, n_refused;
 
     enum accept_for purpose;
@@ -101,8 +106,7 @@ static void write_finish_with(struct write_op *w, int err, const struct record *
     if (record_copy(rec, &w->res.rec) < 0 && err == 0)
         w->res.rec = (struct record_copy){0}; /* it is stored all the same */
     if (err < 0)
-        w->n_refused =
-            w->n_sent; /* a majority holds what the condition failed on, newer than any try before: they are void */
+        w->n_refused = w->n_sent; /* a majority holds something newer: they are void */
     write_finish(w, err);
 }
 
@@ -129,6 +133,15 @@ static void write_end(struct op *op, int err)
     op_cancel(w->sub);
 }
 
+/*
+ * Once something was sent, it has to be found again before too many others write: there is only as
+ * much of a pause as is needed for two of such not to spoil each other's tries for ever.
+ */
+static uint64_t write_pause_us(struct write_op *w)
+{
+    return w->sent ? client_random(w->op.c) % SENT_PAUSE_US : op_backoff_us(&w->op, w->tries++);
+}
+
 /* Another try after a pause; or the end, when the round failed in a way that no try will mend. */
 static void write_retry(struct write_op *w)
 {
@@ -144,17 +157,18 @@ static void write_retry(struct write_op *w)
         write_finish(w, err);
         return;
     }
-    op_wake_at(op, transport_now_us(op->c->opts.transport) + op_backoff_us(op, w->tries++));
+    op_wake_at(op, transport_now_us(op->c->opts.transport) + write_pause_us(w));
 }
 
 /*
  * Nodes thought to be down are not waited for; but when those that were asked take longer than
  * usual, the others are asked as well: one of the former may have frozen, one of the latter may be
- * back.
+ * back. And where one has refused, only silence keeps this try alive: it is given up then.
  */
 static void write_hedge_later(struct write_op *w)
 {
     const struct client *c = w->op.c;
+    bool lost = tally_count(&w->op.round->tally, VOTE_NO) > 0;
     uint64_t wait = 0;
 
     for (unsigned i = 0; i < w->n_up; i++) {
@@ -162,7 +176,8 @@ static void write_hedge_later(struct write_op *w)
 
         wait = usual > wait ? usual : wait;
     }
-    op_wake_at(&w->op, w->n_up < w->n ? transport_now_us(c->opts.transport) + wait : UINT64_MAX);
+    op_wake_at(&w->op,
+               w->n_up < w->n || lost ? transport_now_us(c->opts.transport) + wait : UINT64_MAX);
 }
 
 /* --- accept ----------------------------------------------------------------------------------- */
@@ -232,6 +247,19 @@ static bool anyone_needs_value(const struct round *r)
     return false;
 }
 
+/* This ballot will not make it. */
+static void write_accept_lost(struct write_op *w, const struct round *r)
+{
+    /*
+     * Those that lack the value get it, under the same ballot: it is the same message with its
+     * value written out. Whoever took the message holds these bytes under its version now.
+     */
+    if (w->same_value && anyone_needs_value(r))
+        write_fetch(w, w->ballot);
+    else
+        write_retry(w);
+}
+
 static void on_accept_answer(struct round *r, struct leg *leg)
 {
     struct write_op *w = container_of(r->op, struct write_op, op);
@@ -252,16 +280,10 @@ static void on_accept_answer(struct round *r, struct leg *leg)
         write_accepted(w, r);
         break;
     case TALLY_LOST:
-        /*
-         * Those that lack the value get it, under the same ballot: it is the same message with its
-         * value written out. Whoever took the message holds these bytes under its version now.
-         */
-        if (w->same_value && anyone_needs_value(r))
-            write_fetch(w, w->ballot);
-        else
-            write_retry(w);
+        write_accept_lost(w, r);
         break;
     case TALLY_WAIT:
+        write_hedge_later(w);
         break;
     }
 }
@@ -368,23 +390,72 @@ static int draft_complete(struct write_op *w)
     return w->sums.err;
 }
 
+static bool is_recent(const struct record *r, uint64_t id)
+{
+    for (unsigned i = 0; i < r->n_recent; i++)
+        if (r->recent[i] == id)
+            return true;
+    return false;
+}
+
+/*
+ * Would this write show in cur, had it led to it? Surely where all that led to cur shows. Else it
+ * would stand before all that the records it replaces had in their lists: so it would, when one of
+ * those still shows.
+ */
+static bool would_show(const struct write_op *w)
+{
+    const struct record *cur = &w->cur.rec;
+
+    if (cur->seq == cur->n_recent)
+        return true;
+    for (unsigned i = 0; i < w->n_roots; i++)
+        if (is_recent(cur, w->roots[i]))
+            return true;
+    return false;
+}
+
+/* An ACCEPT that replaces cur goes out. */
+static void note_sent(struct write_op *w)
+{
+    const struct record *cur = &w->cur.rec;
+    unsigned n = 0;
+
+    if (!w->sent) {
+        memcpy(w->roots, cur->recent, cur->n_recent * sizeof w->roots[0]);
+        w->n_roots = cur->n_recent;
+    }
+    for (unsigned i = 0; i < w->n_roots; i++)
+        if (is_recent(cur, w->roots[i]))
+            w->roots[n++] = w->roots[i];
+    w->n_roots = n;
+    w->sent = true;
+    w->sent_ballot = w->ballot;
+    w->replaced_live = record_is_live(cur);
+}
+
 static void write_judge(struct write_op *w)
 {
     const struct record *cur = &w->cur.rec;
     int err;
 
     if (w->sent) {
-        for (unsigned i = 0; i < cur->n_recent; i++) {
-            if (cur->recent[i] == w->id) {
-                draft_settle(w, FOR_DONE_BEFORE);
-                return;
-            }
+        if (is_recent(cur, w->id)) {
+            draft_settle(w, FOR_DONE_BEFORE);
+            return;
         }
-        if (cur->seq < w->base_seq || cur->seq - w->base_seq > RECENT_MAX) {
-            err_set(&w->res.why, 0, "%llu later writes hide whether this one was stored",
-                    (unsigned long long)(cur->seq - w->base_seq));
+        if (!would_show(w)) {
+            err_set(&w->res.why, 0, "later writes hide whether this one was stored");
             write_finish(w, -EHOSTDOWN);
             return;
+        }
+        /*
+         * cur was chosen without this write, and is newer than all that was sent of it: nobody will
+         * ever pick that up again.
+         */
+        if (w->agreed && ballot_cmp(cur->version, w->sent_ballot) > 0) {
+            w->sent = false;
+            w->n_refused = w->n_sent;
         }
     }
     if (w->want_value && record_is_live(cur) && cur->size > 0 && !w->have_cur_value) {
@@ -399,7 +470,7 @@ static void write_judge(struct write_op *w)
     err = w->edit(w->ctx, cur, w->have_cur_value ? w->cur_value : (struct value){0}, &w->draft);
     if (err < 0) {
         w->condition = err;
-        if (w->settled)
+        if (w->agreed && !w->sent) /* else a minority may hold something newer */
             write_finish_with(w, err, cur);
         else
             draft_settle(w, FOR_CONDITION);
@@ -410,11 +481,7 @@ static void write_judge(struct write_op *w)
         write_finish(w, err);
         return;
     }
-    if (!w->sent) {
-        w->sent = true;
-        w->base_seq = cur->seq;
-    }
-    w->replaced_live = record_is_live(cur);
+    note_sent(w);
     w->purpose = FOR_WRITE;
     write_accept(w);
 }
@@ -455,7 +522,7 @@ static void write_fetch(struct write_op *w, struct ballot pin)
     struct read_args args = {
         .key = buf_span(&w->op.key),
         .want_value = true,
-        .length = READ_ALL,
+        .length = w->cur.rec.size,
         .pin = pin,
         .timeout_ms =
             w->op.deadline_us > now ? (uint32_t)((w->op.deadline_us - now) / 1000 + 1) : 1,
@@ -500,7 +567,7 @@ static void write_promised(struct write_op *w, struct round *r)
             w->have_cur_value = true;
         }
     }
-    w->settled = !w->sent && n_agree >= r->tally.need;
+    w->agreed = n_agree >= r->tally.need;
     record_copy_fini(&w->cur);
     if (record_copy(&top->ans.record, &w->cur) < 0) {
         write_finish(w, -ENOMEM);
@@ -516,7 +583,10 @@ static void prepare_send(struct write_op *w, struct round *r, unsigned i)
 {
     struct message m = {.kind = MSG_PREPARE, .ballot = w->ballot};
 
-    /* A small value comes from all: whoever answers first has it. One copy of a large one is enough. */
+    /*
+     * A small value comes from all: whoever answers first has it. One copy of a large one is
+     * enough.
+     */
     if (w->want_value) {
         m.flags = MSG_WANT_VALUE;
         m.length = i == 0 ? UINT64_MAX : INLINE_VALUE_MAX;
@@ -542,6 +612,7 @@ static void on_prepare_answer(struct round *r, struct leg *leg)
         write_retry(w);
         break;
     case TALLY_WAIT:
+        write_hedge_later(w);
         break;
     }
 }
@@ -575,13 +646,18 @@ static void write_wake(struct op *op)
         write_finish(w, 0); /* the others took too long to be reported of */
     } else if (op->round == NULL) {
         write_try(w);
-    } else {
+    } else if (w->n_up < w->n) {
         while (w->n_up < w->n) {
             if (w->preparing)
                 prepare_send(w, op->round, w->n_up++);
             else
                 accept_send(w, op->round, w->n_up++);
         }
+        write_hedge_later(w);
+    } else if (w->preparing) {
+        write_retry(w);
+    } else {
+        write_accept_lost(w, op->round);
     }
 }
 

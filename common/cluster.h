@@ -15,8 +15,8 @@ struct cluster_opts {
     const struct config *cfg; /* borrowed */
     unsigned n_threads;       /* 0: a few, by the processors there are */
     uint32_t timeout_ms;
-    uint32_t self;            /* node index of this process or MESSAGE_NODE_NONE */
-    uint64_t incarnation;     /* of self */
+    uint32_t self;        /* node index of this process or MESSAGE_NODE_NONE */
+    uint64_t incarnation; /* of self */
     /* a prober's HELLO was answered; on an I/O thread; may be NULL */
     void (*on_hello)(void *arg, unsigned node, const struct answer *a);
     void *on_hello_arg;
@@ -33,19 +33,25 @@ const struct config *cluster_config(const struct cluster *c);
  * Asynchronous: from any thread; done() comes on an I/O thread and must not block. args and all it
  * points to: until done().
  */
-int cluster_read_async(struct cluster *c, const struct read_args *args, read_done_fn *done, void *arg);
-int cluster_write_async(struct cluster *c, const struct write_args *args, write_done_fn *done, void *arg);
-int cluster_list_async(struct cluster *c, const struct list_args *args, list_done_fn *done, void *arg);
+int cluster_read_async(struct cluster *c, const struct read_args *args, read_done_fn *done,
+                       void *arg);
+int cluster_write_async(struct cluster *c, const struct write_args *args, write_done_fn *done,
+                        void *arg);
+int cluster_list_async(struct cluster *c, const struct list_args *args, list_done_fn *done,
+                       void *arg);
 
 /*
  * Blocking: as the client's, with the result moved to *out, which the caller finishes (reports of a
  * write are not kept). Return out->err. Not on an I/O thread. A waiting call ends with -EINTR after
- * cluster_interrupt(w); w may be NULL.
+ * waiter_interrupt(w); w may be NULL.
  */
 struct waiter;
-int cluster_read(struct cluster *c, const struct read_args *args, struct waiter *w, struct read_result *out);
-int cluster_write(struct cluster *c, const struct write_args *args, struct waiter *w, struct write_result *out);
-int cluster_list(struct cluster *c, const struct list_args *args, struct waiter *w, struct list_result *out);
+int cluster_read(struct cluster *c, const struct read_args *args, struct waiter *w,
+                 struct read_result *out);
+int cluster_write(struct cluster *c, const struct write_args *args, struct waiter *w,
+                  struct write_result *out);
+int cluster_list(struct cluster *c, const struct list_args *args, struct waiter *w,
+                 struct list_result *out);
 
 /*
  * Names one caller's wait, so that another thread can interrupt it: before, during or between

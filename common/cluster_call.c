@@ -186,8 +186,7 @@ struct wait {
     struct task task;
     struct waiter *waiter; /* or NULL */
     struct loop_job cancel;
-    bool
-        cancelling; /* cancel was posted; under waiter->lock, and the caller's after the task's end */
+    bool cancelling; /* cancel was posted; under waiter->lock until the task has ended */
     sem_t came;
 };
 

@@ -100,20 +100,28 @@ void health_answered(struct health *h, unsigned node, uint64_t now_us, uint64_t 
         announce(h, node);
 }
 
+static uint64_t slow_after_us(const struct health_info *n)
+{
+    uint64_t wait = n->latency_us * SLOW_FACTOR;
+
+    return wait < HEALTH_SLOW_MIN_US ? HEALTH_SLOW_MIN_US : wait;
+}
+
 static void went_down(struct health *h, unsigned node, uint64_t now_us, int err)
 {
     struct health_info *n = &h->nodes[node];
-    bool changed;
+    bool changed = false;
 
     pthread_mutex_lock(h->lock);
+    /* One call that hangs in a node that answers others shows no dead node. */
+    if (err == -ETIMEDOUT && n->seen_us != 0 && now_us < n->seen_us + slow_after_us(n))
+        goto out;
     changed = set_up_locked(n, false, now_us);
     n->last_err = err;
-    /*
-     * Its process is gone: the next one may count time differently, and would drop every message as
-     * too late.
-     */
+    /* Its process is gone: the next may count time differently, and drop all messages as late. */
     if (err == -ECONNREFUSED || err == -ECONNRESET)
         n->node_clock_ms = 0;
+out:
     pthread_mutex_unlock(h->lock);
     if (changed)
         announce(h, node);
@@ -162,31 +170,20 @@ bool health_up(const struct health *h, unsigned node)
     return up;
 }
 
-static uint64_t latency_us(const struct health *h, unsigned node)
-{
-    uint64_t latency;
-
-    pthread_mutex_lock(h->lock);
-    latency = h->nodes[node].latency_us;
-    pthread_mutex_unlock(h->lock);
-    return latency;
-}
-
 uint64_t health_hedge_us(const struct health *h, unsigned node)
 {
-    uint64_t usual = latency_us(h, node), wait = usual * HEDGE_FACTOR;
+    uint64_t usual = health_get(h, node).latency_us, wait = usual * HEDGE_FACTOR;
 
-    if (usual == 0 ||
-        wait > HEALTH_HEDGE_MAX_US) /* never measured: its first call also has to connect */
+    if (usual == 0 || wait > HEALTH_HEDGE_MAX_US) /* never measured: has to connect first */
         return HEALTH_HEDGE_MAX_US;
     return wait < HEALTH_HEDGE_MIN_US ? HEALTH_HEDGE_MIN_US : wait;
 }
 
 uint64_t health_slow_us(const struct health *h, unsigned node)
 {
-    uint64_t wait = latency_us(h, node) * SLOW_FACTOR;
+    struct health_info info = health_get(h, node);
 
-    return wait < HEALTH_SLOW_MIN_US ? HEALTH_SLOW_MIN_US : wait;
+    return slow_after_us(&info);
 }
 
 uint64_t health_node_deadline_ms(const struct health *h, unsigned node, uint64_t now_us,

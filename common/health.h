@@ -13,11 +13,11 @@ struct health;
 
 struct health_info {
     bool up;
-    uint64_t since_us;       /* mono: of the last change of `up` */
-    uint64_t seen_us;        /* mono: of the last answer; 0: never */
-    uint64_t latency_us;     /* smoothed time of small calls (EWMA) */
-    int last_err;            /* -errno of the last failure, 0 */
-    uint64_t node_clock_ms;  /* the node's clock in its last answer ... */
+    uint64_t since_us;         /* mono: of the last change of `up` */
+    uint64_t seen_us;          /* mono: of the last answer; 0: never */
+    uint64_t latency_us;       /* smoothed time of small calls (EWMA) */
+    int last_err;              /* -errno of the last failure, 0 */
+    uint64_t node_clock_ms;    /* the node's clock in its last answer ... */
     uint64_t node_clock_at_us; /* ... and when that came, by ours */
     uint64_t incarnation;
     uint64_t disk_free, disk_total, n_keys; /* from the last ANS_HELLO */
@@ -37,16 +37,17 @@ void health_watch(struct health *h, health_changed_fn *changed, void *arg);
  * An answer came (any: also a refusal), after latency_us; large: it carried much data, its time
  * says nothing.
  */
-void health_answered(struct health *h, unsigned node, uint64_t now_us, uint64_t latency_us, bool large, uint64_t node_clock_ms,
-                     uint64_t incarnation);
-/* No answer: refused, reset, timed out. The node counts as down until an answer comes. */
-void health_failed(struct health *h, unsigned node, uint64_t now_us, int err);
+void health_answered(struct health *h, unsigned node, uint64_t now_us, uint64_t latency_us,
+                     bool large, uint64_t node_clock_ms, uint64_t incarnation);
 /*
- * A call has waited for HEALTH_SLOW_MIN_US or 8 times the usual without an answer, while others
- * answered: down until an answer comes.
+ * No answer: refused, reset, timed out. The node counts as down until an answer comes. A time-out
+ * says nothing while the node answers other calls: see health_slow_us().
  */
+void health_failed(struct health *h, unsigned node, uint64_t now_us, int err);
+/* A call has waited for health_slow_us(), and so has every other: as if it had timed out. */
 void health_slow(struct health *h, unsigned node, uint64_t now_us);
-void health_hello(struct health *h, unsigned node, uint64_t disk_free, uint64_t disk_total, uint64_t n_keys, bool recovering);
+void health_hello(struct health *h, unsigned node, uint64_t disk_free, uint64_t disk_total,
+                  uint64_t n_keys, bool recovering);
 
 bool health_up(const struct health *h, unsigned node);
 struct health_info health_get(const struct health *h, unsigned node);
@@ -61,7 +62,8 @@ uint64_t health_slow_us(const struct health *h, unsigned node);
  * deadline_ms for a message to this node that must be begun within budget_ms: in the node's clock
  * as last heard, 0 when unknown.
  */
-uint64_t health_node_deadline_ms(const struct health *h, unsigned node, uint64_t now_us, uint64_t budget_ms);
+uint64_t health_node_deadline_ms(const struct health *h, unsigned node, uint64_t now_us,
+                                 uint64_t budget_ms);
 
 #define HEALTH_HEDGE_MIN_US 3000u
 #define HEALTH_HEDGE_MAX_US 50000u

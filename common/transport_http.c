@@ -7,7 +7,7 @@
  *
  * Cost per request is what the choices here are about: easy handles are kept per peer with all
  * options set, so that a request sets only its body; deadlines are timers of our own, not curl's;
- * and a connection's socket stays in the epoll set between requests, see on_socket().
+ * and a connection's socket stays in the epoll set between requests, see sockets.h.
  */
 #include "common/transport_http.h"
 
@@ -18,9 +18,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/exchange.h"
 #include "common/limits.h"
+#include "common/sockets.h"
 
 #define PEER_CONNECTIONS_MAX 32u /* per loop; further calls to that node wait */
 #define CONNECT_TIMEOUT_MS 1000L
@@ -28,7 +31,6 @@
 #define SMALL_BODY_KEEP_MAX (8u << 10) /* memory that an idle handle keeps */
 #define RECEIVE_BUFFER_SIZE (128L << 10)
 #define SEND_BUFFER_SIZE (256L << 10)
-#define ANSWER_LEN_FIRST (16u << 10) /* of an answer that does not tell its length */
 #define ENTRY_LEN_MAX (KEY_LEN_MAX + 256u)
 #define DNS_CACHE_S 60L /* only new connections look names up */
 
@@ -58,17 +60,9 @@ struct request {
     struct call *call;
     struct handle *handle; /* while running */
     struct timer deadline;
-    uint64_t sent; /* bytes of head and body that curl has read */
-    struct blob *answer;
-    size_t answer_len; /* bytes that came; answer->len is room */
-    int err;           /* why our own callback stopped it */
-    bool again;        /* it had to begin anew, on a connection of its own */
-};
-
-/* What epoll knows of a socket by its number. */
-struct socket {
-    bool ours; /* opened by on_open(): a connection, and on_close() will tell of its end */
-    uint32_t wanted, watched; /* EPOLLIN, EPOLLOUT: by curl, in the epoll set */
+    struct exchange exchange;
+    int err;    /* why our own callback stopped it */
+    bool again; /* it had to begin anew, on a connection of its own */
 };
 
 struct http {
@@ -79,8 +73,7 @@ struct http {
     unsigned n_peers;
     struct peer *peers;
     uint64_t answer_len_max;
-    struct socket *sockets; /* by descriptor */
-    size_t n_sockets;
+    struct sockets sockets;
     struct list running, failed; /* calls; of a failed one priv is the error */
     struct timer curl_timer, failed_timer;
     bool closing;
@@ -91,52 +84,16 @@ static struct http *http_of(struct transport *t)
     return container_of(t, struct http, base);
 }
 
-/* --- sockets ---------------------------------------------------------------------------------- */
+/* --- what curl calls back for ----------------------------------------------------------------- */
 
-/*
- * Curl says what it waits for on a socket, and after every request that it waits for nothing. A
- * connection is then left in the set, armed for reading, because the next request would only put it
- * back: two system calls less per request. If an event comes while nobody waits (the node closed
- * the idle connection), it is taken out, see on_event(); a closed socket leaves the set by itself,
- * and on_close() forgets what was watched. Sockets that curl opens by other means (the wake-up of
- * its name resolver) have no such notice of their end and are not left in.
- */
 static int on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *per_socket)
 {
     struct http *h = arg;
-    uint32_t wanted = (what & CURL_POLL_IN ? EPOLLIN : 0) | (what & CURL_POLL_OUT ? EPOLLOUT : 0);
-    struct socket *s;
 
     (void)easy;
     (void)per_socket;
-    if ((size_t)fd >= h->n_sockets || !h->sockets[fd].ours) {
-        loop_watch(&h->loop, fd, 0, wanted);
-        return 0;
-    }
-    s = &h->sockets[fd];
-    s->wanted = wanted;
-    if (wanted == s->watched || (wanted == 0 && s->watched == EPOLLIN))
-        return 0;
-    loop_watch(&h->loop, fd, s->watched, wanted);
-    s->watched = wanted;
-    return 0;
-}
-
-static int sockets_reserve(struct http *h, size_t n)
-{
-    size_t room = h->n_sockets == 0 ? 64 : h->n_sockets;
-    struct socket *sockets;
-
-    if (n <= h->n_sockets)
-        return 0;
-    while (room < n)
-        room *= 2;
-    sockets = realloc(h->sockets, room * sizeof(*sockets));
-    if (sockets == NULL)
-        return -ENOMEM;
-    memset(sockets + h->n_sockets, 0, (room - h->n_sockets) * sizeof(*sockets));
-    h->sockets = sockets;
-    h->n_sockets = room;
+    sockets_want(&h->sockets, fd,
+                 (what & CURL_POLL_IN ? EPOLLIN : 0) | (what & CURL_POLL_OUT ? EPOLLOUT : 0));
     return 0;
 }
 
@@ -148,11 +105,10 @@ static curl_socket_t on_open(void *arg, curlsocktype purpose, struct curl_sockad
     (void)purpose;
     if (fd < 0)
         return CURL_SOCKET_BAD;
-    if (sockets_reserve(h, (size_t)fd + 1) < 0) {
+    if (sockets_opened(&h->sockets, fd) < 0) {
         close(fd);
         return CURL_SOCKET_BAD;
     }
-    h->sockets[fd] = (struct socket){.ours = true};
     return fd;
 }
 
@@ -160,91 +116,36 @@ static int on_close(void *arg, curl_socket_t fd)
 {
     struct http *h = arg;
 
-    h->sockets[fd] = (struct socket){0};
+    sockets_closed(&h->sockets, fd);
     return close(fd);
 }
 
-/* --- bodies ----------------------------------------------------------------------------------- */
-
-/* Copies what [pos, pos + room) and part, which starts at `start`, have in common. */
-static size_t copy_part(char *out, size_t room, uint64_t pos, uint64_t start, struct span part)
+static struct exchange *exchange_of(void *handle)
 {
-    size_t skip, n;
-
-    if (pos < start || pos - start >= part.len)
-        return 0;
-    skip = (size_t)(pos - start);
-    n = part.len - skip < room ? part.len - skip : room;
-    memcpy(out, part.data + skip, n);
-    return n;
+    return &((struct handle *)handle)->rq->exchange;
 }
 
 static size_t on_read(char *out, size_t size, size_t n, void *arg)
 {
-    struct request *rq = ((struct handle *)arg)->rq;
-    struct call *c = rq->call;
-    size_t room = size * n, done;
-
-    done = copy_part(out, room, rq->sent, 0, c->head);
-    done += copy_part(out + done, room - done, rq->sent + done, c->head.len, value_span(c->body));
-    rq->sent += done;
-    return done;
+    return exchange_read(exchange_of(arg), out, size * n);
 }
 
 /* Curl sends a body again when a connection that it kept turns out to be closed. */
 static int on_seek(void *arg, curl_off_t offset, int origin)
 {
-    struct request *rq = ((struct handle *)arg)->rq;
-
-    if (origin != SEEK_SET || offset < 0 ||
-        (uint64_t)offset > rq->call->head.len + rq->call->body.len)
+    if (origin != SEEK_SET || offset < 0 || exchange_seek(exchange_of(arg), (uint64_t)offset) < 0)
         return CURL_SEEKFUNC_FAIL;
-    rq->sent = (uint64_t)offset;
     return CURL_SEEKFUNC_OK;
-}
-
-/*
- * The room that the answer needs for n more bytes: exactly its length where the node told it. 0:
- * more than any answer has.
- */
-static uint64_t answer_room(struct request *rq, size_t n)
-{
-    uint64_t need = rq->answer_len + n, room, most = rq->http->answer_len_max;
-    curl_off_t told = -1;
-
-    if (rq->answer == NULL)
-        curl_easy_getinfo(rq->handle->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &told);
-    if (need > most || told > (curl_off_t)most)
-        return 0;
-    if (told >= 0)
-        return (uint64_t)told > need ? (uint64_t)told : need;
-    room = rq->answer == NULL ? ANSWER_LEN_FIRST : rq->answer->len * 2;
-    if (room < need)
-        room = need;
-    return room < most ? room : most;
 }
 
 static size_t on_write(char *data, size_t size, size_t n, void *arg)
 {
-    struct request *rq = ((struct handle *)arg)->rq;
-    size_t len = size * n;
+    struct handle *hd = arg;
+    curl_off_t announced = -1;
 
-    if (rq->answer == NULL || rq->answer->len - rq->answer_len < len) {
-        uint64_t room = answer_room(rq, len);
-        struct blob *b = room == 0 ? NULL : blob_new(room);
-
-        if (b == NULL) {
-            rq->err = room == 0 ? -EFBIG : -ENOMEM;
-            return 0;
-        }
-        if (rq->answer != NULL)
-            memcpy(b->data, rq->answer->data, rq->answer_len);
-        blob_unref(rq->answer);
-        rq->answer = b;
-    }
-    memcpy(rq->answer->data + rq->answer_len, data, len);
-    rq->answer_len += len;
-    return len;
+    curl_easy_getinfo(hd->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &announced);
+    hd->rq->err = exchange_write(&hd->rq->exchange, span_of(data, size * n), announced);
+    return hd->rq->err < 0 ? 0 : size * n;
 }
 
 /* --- easy handles ----------------------------------------------------------------------------- */
@@ -369,7 +270,7 @@ static void fail_soon(struct http *h, struct call *c, int err)
 static void request_free(struct request *rq)
 {
     loop_timer_clear(&rq->http->loop, &rq->deadline);
-    blob_unref(rq->answer);
+    exchange_fini(&rq->exchange);
     free(rq);
 }
 
@@ -427,14 +328,8 @@ static void request_end(struct request *rq, int err)
         handle_rest(rq->handle, p);
         p->n_running--;
     }
-    if (err == 0) {
-        answer = rq->answer != NULL ? rq->answer : blob_new(0);
-        rq->answer = NULL;
-        if (answer == NULL)
-            err = -ENOMEM;
-        else
-            answer->len = rq->answer_len;
-    }
+    if (err == 0)
+        err = exchange_take_answer(&rq->exchange, &answer);
     request_free(rq);
     if (!p->http->closing)
         peer_start_waiting(p);
@@ -486,13 +381,13 @@ static bool request_begin_again(struct request *rq, int err)
     CURL *e = rq->handle->easy;
     long n_opened = 1;
 
-    if (err != -ECONNRESET || rq->answer != NULL || rq->again)
+    if (err != -ECONNRESET || rq->exchange.answer != NULL || rq->again)
         return false;
     curl_easy_getinfo(e, CURLINFO_NUM_CONNECTS, &n_opened);
     if (n_opened != 0) /* it was fresh */
         return false;
     rq->again = true;
-    rq->sent = 0;
+    rq->exchange.sent = 0;
     curl_multi_remove_handle(rq->http->multi, e);
     return curl_easy_setopt(e, CURLOPT_FRESH_CONNECT, 1L) == CURLE_OK &&
            curl_multi_add_handle(rq->http->multi, e) == CURLM_OK;
@@ -559,6 +454,11 @@ static void http_send(struct transport *t, struct call *c)
     rq->http = h;
     rq->peer = &h->peers[c->node];
     rq->call = c;
+    rq->exchange = (struct exchange){
+        .head = c->head,
+        .body = value_span(c->body),
+        .answer_len_max = h->answer_len_max,
+    };
     rq->deadline.fire = on_deadline;
     loop_timer_set(&h->loop, &rq->deadline, c->deadline_us);
     c->priv = rq;
@@ -622,14 +522,10 @@ static void on_curl_timer(struct timer *t)
 static void on_event(void *arg, int fd, uint32_t events)
 {
     struct http *h = arg;
-    struct socket *s = (size_t)fd < h->n_sockets ? &h->sockets[fd] : NULL;
     int ready = 0;
 
-    if (s != NULL && s->ours && s->wanted == 0) {
-        loop_watch(&h->loop, fd, s->watched, 0);
-        s->watched = 0;
+    if (!sockets_expected(&h->sockets, fd))
         return;
-    }
     /* An error wakes both sides; curl finds it by its own read or write, and names it. */
     if (events & (EPOLLIN | EPOLLHUP | EPOLLERR))
         ready |= CURL_CSELECT_IN;
@@ -718,6 +614,7 @@ int transport_http_new(const struct config *cfg, struct clock *clock, struct tra
         MESSAGE_HEAD_MAX + (cfg->max_value_size > listing ? cfg->max_value_size : listing);
     list_init(&h->running);
     list_init(&h->failed);
+    h->sockets.loop = &h->loop;
     h->curl_timer.fire = on_curl_timer;
     h->failed_timer.fire = on_failed;
     err = loop_init(&h->loop, clock, on_event, h);
@@ -778,7 +675,7 @@ void transport_http_free(struct transport *t)
         curl_multi_cleanup(h->multi); /* closes the connections, by on_close() */
     curl_slist_free_all(h->headers);
     loop_fini(&h->loop);
-    free(h->sockets);
+    sockets_fini(&h->sockets);
     free(h->peers);
     free(h);
 }

@@ -1,8 +1,10 @@
 /*
- * store.h - seam: one node's durable map of key -> (record, value), and a few named values of the node itself.
+ * store.h - seam: one node's durable map of key -> (record, value), and a few named values of the
+ * node itself.
  *
- * store_rocksdb.c keeps it on disk, store_memory.c in memory. All calls from any thread; they block on the disk, never on the network.
- * The replica serialises changes of one key by its own locks: stores need only make each call atomic.
+ * store_rocksdb.c keeps it on disk, store_memory.c in memory. All calls from any thread; they block
+ * on the disk, never on the network. The replica serialises changes of one key by its own locks:
+ * stores need only make each call atomic.
  */
 #ifndef KVFS_NODE_STORE_H
 #define KVFS_NODE_STORE_H
@@ -18,34 +20,52 @@ struct store_file;
 
 /* One key as it was at one moment: record and value belong together. */
 struct store_item {
-    struct buf record;   /* encoded (record.h), as it was put; len 0: the key is not there. The reader decodes and so verifies it */
-    struct value value;  /* with want_value: an inline value */
-    int fd;              /* with want_value: a large value's file, open for pread, else -1 */
+    /*
+     * encoded (record.h), as it was put; len 0: the key is not there. The reader decodes and so
+     * verifies it
+     */
+    struct buf record;
+    struct value value; /* with want_value: an inline value */
+    int fd;             /* with want_value: a large value's file, open for pread, else -1 */
 };
 
+/* what to start from: 0 is a descriptor too */
+#define STORE_ITEM_NONE ((struct store_item){.fd = -1})
+
 struct store_stats {
-    uint64_t disk_free, disk_total, n_keys; /* bytes of the file system below, bytes, live estimate */
+    /* bytes of the file system below, bytes, live estimate */
+    uint64_t disk_free, disk_total, n_keys;
 };
 
 struct store_ops {
     /* 0 (also for an absent key), -EBADMSG (the store's own checksum failed), -EIO, ... */
     int (*get)(struct store *s, struct span key, bool want_value, struct store_item *out);
     /*
-     * Replaces record and value in one atomic step that is durable, as the fsync mode says, when this returns 0. Exactly one kind of value: inline bytes
-     * (<= INLINE_VALUE_MAX; also the empty value and tombstones); `file` (taken on success; still the caller's on failure); or keep: the value stays.
-     * An error means: perhaps stored (a later get tells); after a failed write or sync every later put fails with -EIO until reopened, full disk (-ENOSPC) apart.
+     * Replaces record and value in one atomic step that is durable, as the fsync mode says, when
+     * this returns 0. Exactly one kind of value: inline bytes (<= INLINE_VALUE_MAX; also the empty
+     * value and tombstones); `file` (taken on success; still the caller's on failure); or keep: the
+     * value stays. An error means: perhaps stored (a later get tells); after a failed write or sync
+     * every later put fails with -EIO until reopened, full disk (-ENOSPC) apart.
      */
-    int (*put)(struct store *s, struct span key, struct span record, struct span value, struct store_file *file, bool keep);
+    int (*put)(struct store *s, struct span key, struct span record, struct span value,
+               struct store_file *file, bool keep);
     /* Forgets a key altogether. */
     int (*drop)(struct store *s, struct span key);
 
-    /* A large value on its way in: written piece by piece, made durable by put(). Not thread safe per file. */
+    /*
+     * A large value on its way in: written piece by piece, made durable by put(). Not thread safe
+     * per file.
+     */
     int (*file_begin)(struct store *s, uint64_t size, struct store_file **out);
     int (*file_write)(struct store_file *f, struct span part);
-    int (*file_finish)(struct store_file *f); /* all written: fsync as the mode says; before put() and outside any lock, for it takes long */
+    /* all written: fsync as the mode says; before put() and outside any lock, for it takes long */
+    int (*file_finish)(struct store_file *f);
     void (*file_abort)(struct store_file *f); /* NULL is allowed */
 
-    /* A consistent view of all keys in byte order. record: as stored. Spans are valid until the next call on the iterator. */
+    /*
+     * A consistent view of all keys in byte order. record: as stored. Spans are valid until the
+     * next call on the iterator.
+     */
     int (*iter_new)(struct store *s, struct store_iter **out);
     void (*iter_seek)(struct store_iter *it, struct span key); /* to the first key >= key */
     bool (*iter_valid)(struct store_iter *it);
@@ -55,7 +75,10 @@ struct store_ops {
     int (*iter_err)(struct store_iter *it); /* why it is no longer valid: 0 at the end */
     void (*iter_free)(struct store_iter *it);
 
-    /* Values of the node: identity, incarnations, floor. put is synced whatever the mode. get: -ENOENT. */
+    /*
+     * Values of the node: identity, incarnations, floor. put is synced whatever the mode. get:
+     * -ENOENT.
+     */
     int (*state_get)(struct store *s, const char *name, struct buf *out);
     int (*state_put)(struct store *s, const char *name, struct span value);
 
@@ -71,10 +94,12 @@ struct store {
 enum store_fsync { STORE_FSYNC_ALWAYS, STORE_FSYNC_EVERYSEC, STORE_FSYNC_NEVER };
 
 /*
- * Opens or creates DIR (mode 0700), locked against a second process (-EBUSY). node_id: a directory bound to another node's id is refused (-EINVAL),
- * a new one is bound to it. *fresh: the directory was new. Sweeps orphaned value files of a crash.
+ * Opens or creates DIR (mode 0700), locked against a second process (-EBUSY). node_id: a directory
+ * bound to another node's id is refused (-EINVAL), a new one is bound to it. *fresh: the directory
+ * was new. Sweeps orphaned value files of a crash.
  */
-int store_rocksdb_open(const char *dir, const char *node_id, enum store_fsync mode, struct store **out, bool *fresh, struct err *err);
+int store_rocksdb_open(const char *dir, const char *node_id, enum store_fsync mode,
+                       struct store **out, bool *fresh, struct err *err);
 /* Gone when closed. */
 int store_memory_open(struct store **out);
 

@@ -95,6 +95,23 @@ static void a_slow_node_is_down_as_if_it_had_timed_out(void **state)
     assert_int_equal(health_get(w->h, 2).last_err, -ETIMEDOUT);
 }
 
+static void a_node_that_answers_other_calls_is_not_down_for_one_that_hangs(void **state)
+{
+    struct world *w = *state;
+    uint64_t now = 1000000;
+
+    answered(w, 2, now, 100);
+    health_slow(w->h, 2, now + HEALTH_SLOW_MIN_US - 1);
+    health_failed(w->h, 2, now + HEALTH_SLOW_MIN_US - 1, -ETIMEDOUT);
+    assert_true(health_up(w->h, 2));
+    health_slow(w->h, 2, now + HEALTH_SLOW_MIN_US);
+    assert_false(health_up(w->h, 2));
+
+    answered(w, 2, now, 100);
+    health_failed(w->h, 2, now + 1, -ECONNRESET);
+    assert_false(health_up(w->h, 2));
+}
+
 static void each_change_is_told_once(void **state)
 {
     struct world *w = *state;
@@ -196,9 +213,10 @@ static void a_node_whose_process_ended_has_no_known_clock(void **state)
     struct world *w = *state;
 
     answered(w, 0, 1000000, 100);
-    health_failed(w->h, 0, 1100000, -ETIMEDOUT); /* frozen: late messages are to be dropped by it */
+    health_failed(w->h, 0, 1500000, -ETIMEDOUT); /* frozen: late messages are to be dropped by it */
     assert_int_equal(health_node_deadline_ms(w->h, 0, 1000000, 500), 5500);
-    health_failed(w->h, 0, 1200000, -ECONNREFUSED);
+    assert_false(health_up(w->h, 0));
+    health_failed(w->h, 0, 1600000, -ECONNREFUSED);
     assert_int_equal(health_node_deadline_ms(w->h, 0, 1000000, 500), 0);
 }
 
@@ -209,6 +227,7 @@ int main(void)
         T(nodes_begin_as_up_though_never_seen),
         T(a_failure_takes_one_node_down_until_it_answers),
         T(a_slow_node_is_down_as_if_it_had_timed_out),
+        T(a_node_that_answers_other_calls_is_not_down_for_one_that_hangs),
         T(each_change_is_told_once),
         T(what_hello_tells_is_kept_per_node),
         T(latency_starts_at_the_first_call_and_follows_slowly),

@@ -49,8 +49,8 @@ static void saw(struct history_op *op, uint32_t mark, const uint32_t *ids, unsig
     memcpy(op->seen.ids, ids, n * sizeof *ids);
 }
 
-#define SAW(op, mark, ...) \
-    saw(op, mark, (const uint32_t[]){__VA_ARGS__}, \
+#define SAW(op, mark, ...)                                                                         \
+    saw(op, mark, (const uint32_t[]){__VA_ARGS__},                                                 \
         sizeof((const uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t))
 
 static void saw_nothing(struct history_op *op)

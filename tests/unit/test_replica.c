@@ -1,4 +1,7 @@
-/* test_replica.c - what one replica answers, over the store in memory: each rule of docs/protocol.md, "What a replica answers". */
+/*
+ * test_replica.c - what one replica answers, over the store in memory: each rule of
+ * docs/protocol.md, "What a replica answers".
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,6 +9,9 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +21,7 @@
 #include "node/promises.h"
 #include "node/replica.h"
 
-/* --- fixture ------------------------------------------------------------------------------------------------------ */
+/* --- fixture --------------------------------------------------------------------------- */
 
 struct fixture {
     struct clock clock; /* stands still unless a test moves it */
@@ -23,7 +29,7 @@ struct fixture {
     struct config *cfg;
     struct store *store;
     struct replica *r;
-    uint64_t tick;      /* added to now_us at each look at the clock */
+    uint64_t tick; /* added to now_us at each look at the clock */
 };
 
 /* One answer: decoded, with the bytes that it borrows from. */
@@ -38,14 +44,21 @@ static uint64_t clock_us(struct clock *c)
 {
     struct fixture *f = container_of(c, struct fixture, clock);
 
-    f->now_us += f->tick;
+    if (f->tick > 0)
+        f->now_us += f->tick;
     return f->now_us;
 }
 
 static void open_replica(struct fixture *f)
 {
-    struct replica_opts opts = {.ring = f->cfg->ring, .self = 0, .cfg = f->cfg, .store = f->store, .clock = &f->clock,
-                                .seed = 7, .max_value_size = 4u << 20, .floor_ahead_us = 100};
+    struct replica_opts opts = {.ring = f->cfg->ring,
+                                .self = 0,
+                                .cfg = f->cfg,
+                                .store = f->store,
+                                .clock = &f->clock,
+                                .seed = 7,
+                                .max_value_size = 4u << 20,
+                                .floor_ahead_us = 100};
     struct err err = {""};
 
     if (replica_open(&opts, &f->r, &err) < 0)
@@ -61,12 +74,12 @@ static void open_cluster(struct fixture *f, const char *json)
     open_replica(f);
 }
 
-static const char three_nodes[] =
-    "{\"nodes\":[{\"id\":\"n0\",\"addr\":\"h0:1\"},{\"id\":\"n1\",\"addr\":\"h1:1\"},{\"id\":\"n2\",\"addr\":\"h2:1\"}],"
-    "\"replication_factor\":3}";
-static const char no_copies[] =
-    "{\"nodes\":[{\"id\":\"n0\",\"addr\":\"h0:1\"},{\"id\":\"n1\",\"addr\":\"h1:1\"},{\"id\":\"n2\",\"addr\":\"h2:1\"}],"
-    "\"replication_factor\":1}";
+static const char three_nodes[] = "{\"nodes\":[{\"id\":\"n0\",\"addr\":\"h0:1\"},{\"id\":\"n1\","
+                                  "\"addr\":\"h1:1\"},{\"id\":\"n2\",\"addr\":\"h2:1\"}],"
+                                  "\"replication_factor\":3}";
+static const char no_copies[] = "{\"nodes\":[{\"id\":\"n0\",\"addr\":\"h0:1\"},{\"id\":\"n1\","
+                                "\"addr\":\"h1:1\"},{\"id\":\"n2\",\"addr\":\"h2:1\"}],"
+                                "\"replication_factor\":1}";
 
 static int setup(void **state)
 {
@@ -97,12 +110,17 @@ static void restart(struct fixture *f)
     open_replica(f);
 }
 
-/* --- helpers ------------------------------------------------------------------------------------------------------ */
+/* --- helpers --------------------------------------------------------------------------- */
 
 static struct message message(struct fixture *f, enum message_kind kind, const char *key)
 {
-    return (struct message){.kind = kind, .ring = ring_fingerprint(f->cfg->ring), .budget_ms = 1000, .key = span_str(key),
-                            .limit = LIST_LIMIT_DEFAULT, .length = UINT64_MAX, .node = MESSAGE_NODE_NONE};
+    return (struct message){.kind = kind,
+                            .ring = ring_fingerprint(f->cfg->ring),
+                            .budget_ms = 1000,
+                            .key = span_str(key),
+                            .limit = LIST_LIMIT_DEFAULT,
+                            .length = UINT64_MAX,
+                            .node = MESSAGE_NODE_NONE};
 }
 
 static void got_fini(struct got *g)
@@ -131,7 +149,8 @@ static int64_t read_reply(struct reply *reply, struct buf *out)
 }
 
 /* Feeds bytes in pieces of this size and decodes what is answered. */
-static void send_bytes(struct fixture *f, struct span bytes, size_t piece, struct span key, struct got *g)
+static void send_bytes(struct fixture *f, struct span bytes, size_t piece, struct span key,
+                       struct got *g)
 {
     struct replica_request *rq;
     struct reply reply;
@@ -140,7 +159,8 @@ static void send_bytes(struct fixture *f, struct span bytes, size_t piece, struc
     got_fini(g);
     assert_int_equal(replica_begin(f->r, bytes.len, &rq), 0);
     for (size_t at = 0; at < bytes.len; at += piece) {
-        if (replica_feed(rq, span_of(bytes.data + at, bytes.len - at < piece ? bytes.len - at : piece)) < 0)
+        if (replica_feed(
+                rq, span_of(bytes.data + at, bytes.len - at < piece ? bytes.len - at : piece)) < 0)
             break;
     }
     replica_end(rq, &reply);
@@ -152,7 +172,8 @@ static void send_bytes(struct fixture *f, struct span bytes, size_t piece, struc
     reply_fini(&reply);
 }
 
-static void send_in_pieces(struct fixture *f, const struct message *m, struct span value, size_t piece, struct got *g)
+static void send_in_pieces(struct fixture *f, const struct message *m, struct span value,
+                           size_t piece, struct got *g)
 {
     struct buf bytes = {0};
     struct span key = m->kind == MSG_LIST || m->kind == MSG_HELLO ? (struct span){0} : m->key;
@@ -164,7 +185,8 @@ static void send_in_pieces(struct fixture *f, const struct message *m, struct sp
     buf_fini(&bytes);
 }
 
-static void send_message(struct fixture *f, const struct message *m, struct span value, struct got *g)
+static void send_message(struct fixture *f, const struct message *m, struct span value,
+                         struct got *g)
 {
     send_in_pieces(f, m, value, SIZE_MAX / 2, g);
 }
@@ -188,12 +210,18 @@ static enum answer_kind prepare(struct fixture *f, const char *key, uint64_t cou
 static struct record record_for(uint64_t counter, struct span value, struct buf *sums)
 {
     record_sums(sums, value);
-    return (struct record){.version = ballot(counter), .seq = 1, .n_recent = 1, .recent = {counter}, .size = value.len,
-                           .sums = buf_span(sums), .mode = 0100644, .mtime_ns = 77};
+    return (struct record){.version = ballot(counter),
+                           .seq = 1,
+                           .n_recent = 1,
+                           .recent = {counter},
+                           .size = value.len,
+                           .sums = buf_span(sums),
+                           .mode = 0100644,
+                           .mtime_ns = 77};
 }
 
-static enum answer_kind accept_in_pieces(struct fixture *f, const char *key, uint64_t counter, struct span value, size_t piece,
-                                         struct got *g)
+static enum answer_kind accept_in_pieces(struct fixture *f, const char *key, uint64_t counter,
+                                         struct span value, size_t piece, struct got *g)
 {
     struct message m = message(f, MSG_ACCEPT, key);
     struct buf sums = {0};
@@ -204,12 +232,14 @@ static enum answer_kind accept_in_pieces(struct fixture *f, const char *key, uin
     return g->a.kind;
 }
 
-static enum answer_kind accept_value(struct fixture *f, const char *key, uint64_t counter, const char *value, struct got *g)
+static enum answer_kind accept_value(struct fixture *f, const char *key, uint64_t counter,
+                                     const char *value, struct got *g)
 {
     return accept_in_pieces(f, key, counter, span_str(value), SIZE_MAX / 2, g);
 }
 
-static enum answer_kind accept_tombstone(struct fixture *f, const char *key, uint64_t counter, struct got *g)
+static enum answer_kind accept_tombstone(struct fixture *f, const char *key, uint64_t counter,
+                                         struct got *g)
 {
     struct message m = message(f, MSG_ACCEPT, key);
 
@@ -218,7 +248,8 @@ static enum answer_kind accept_tombstone(struct fixture *f, const char *key, uin
     return g->a.kind;
 }
 
-static enum answer_kind read_range(struct fixture *f, const char *key, uint64_t offset, uint64_t length, struct got *g)
+static enum answer_kind read_range(struct fixture *f, const char *key, uint64_t offset,
+                                   uint64_t length, struct got *g)
 {
     struct message m = message(f, MSG_READ, key);
 
@@ -256,7 +287,7 @@ static void span_free(struct span s)
     free((void *)(uintptr_t)s.data);
 }
 
-/* --- promises ----------------------------------------------------------------------------------------------------- */
+/* --- promises -------------------------------------------------------------------------- */
 
 static void a_key_never_written_is_promised_with_version_none(void **state)
 {
@@ -335,7 +366,8 @@ static void an_accept_that_comes_twice_is_accepted_twice_and_stored_once(void **
     struct got g = {0};
 
     assert_int_equal(accept_value(f, "k", 10, "x", &g), ANS_ACCEPTED);
-    assert_int_equal(prepare(f, "k", 20, &g), ANS_PROMISE); /* even when something newer was promised since */
+    /* Even when something newer was promised since. */
+    assert_int_equal(prepare(f, "k", 20, &g), ANS_PROMISE);
     assert_int_equal(accept_value(f, "k", 10, "y", &g), ANS_ACCEPTED);
     assert_int_equal(read_value(f, "k", &g), ANS_STATE);
     assert_value(&g, "x");
@@ -379,7 +411,8 @@ static void the_floor_is_above_all_promises_and_accepts_and_grows_seldom(void **
         n_changes += g.a.floor != floor;
         floor = g.a.floor;
     }
-    assert_in_range(n_changes, 10, 25); /* 1000 counters, 100 ahead, moved when half is used up */
+    /* 1000 counters, 100 ahead, moved when half is used up. */
+    assert_in_range(n_changes, 10, 25);
     got_fini(&g);
 }
 
@@ -402,12 +435,110 @@ static void counters_that_no_clock_makes_are_refused_and_leave_no_trace(void **s
     assert_int_equal(g.status, 400);
     restart(f);
     assert_int_equal(prepare(f, "k", 1, &g), ANS_PROMISE);
-    assert_int_equal(prepare(f, "k", PROMISE_COUNTER_MAX, &g), ANS_PROMISE); /* the highest one does not overflow the floor */
+    /* The highest one does not overflow the floor. */
+    assert_int_equal(prepare(f, "k", PROMISE_COUNTER_MAX, &g), ANS_PROMISE);
     assert_int_equal(prepare(f, "k", PROMISE_COUNTER_MAX, &g), ANS_REFUSE);
     got_fini(&g);
 }
 
-/* --- who may ask, and when ---------------------------------------------------------------------------------------- */
+#define N_RIVALS 4
+#define N_ROUNDS 40
+
+/* One of several threads that store different versions of one key at the same time. */
+struct rival {
+    struct fixture *f;
+    uint64_t number;
+    pthread_t thread;
+    pthread_barrier_t *start; /* of each round, for all at once */
+    uint64_t accepted;        /* the highest counter that was */
+};
+
+static const struct store_ops *plain_ops;
+static atomic_uint n_backwards;
+
+/* Between the replica's look at the key and its put, the others get their turn. */
+static int slow_put(struct store *s, struct span key, struct span record, struct span value,
+                    struct store_file *file, bool keep)
+{
+    struct store_item item = STORE_ITEM_NONE;
+    struct record now, then;
+
+    (void)poll(NULL, 0, 1);
+    if (plain_ops->get(s, key, false, &item) == 0 &&
+        record_decode(buf_span(&item.record), key, &then) == 0 &&
+        record_decode(record, key, &now) == 0 && ballot_cmp(now.version, then.version) <= 0)
+        atomic_fetch_add(&n_backwards, 1);
+    store_item_fini(&item);
+    return plain_ops->put(s, key, record, value, file, keep);
+}
+
+/* The kind of the answer; no assertion, for those belong to the main thread. */
+static int ask(struct fixture *f, const struct message *m)
+{
+    struct buf bytes = {0};
+    struct replica_request *rq;
+    struct reply reply;
+    struct answer a = {0};
+    size_t head_len;
+
+    message_encode(&bytes, m);
+    if (replica_begin(f->r, bytes.len, &rq) == 0) {
+        (void)replica_feed(rq, buf_span(&bytes));
+        replica_end(rq, &reply);
+        (void)answer_decode(buf_span(&reply.head), m->key, &a, &head_len);
+        reply_fini(&reply);
+    }
+    buf_fini(&bytes);
+    return a.kind;
+}
+
+static void *rival_main(void *arg)
+{
+    struct rival *rival = arg;
+
+    for (uint64_t round = 1; round <= N_ROUNDS; round++) {
+        struct message m = message(rival->f, MSG_ACCEPT, "k");
+        uint64_t counter = round * N_RIVALS + (rival->number + round) % N_RIVALS;
+
+        m.record = (struct record){.version = ballot(counter), .flags = RECORD_TOMBSTONE};
+        (void)pthread_barrier_wait(rival->start);
+        if (ask(rival->f, &m) == ANS_ACCEPTED)
+            rival->accepted = counter;
+    }
+    return NULL;
+}
+
+static void versions_only_grow_however_many_store_at_once(void **state)
+{
+    struct fixture *f = *state;
+    struct rival rivals[N_RIVALS] = {0};
+    struct store_ops slow_ops = *f->store->ops;
+    pthread_barrier_t start;
+    struct got g = {0};
+    uint64_t highest = 0;
+
+    assert_int_equal(pthread_barrier_init(&start, NULL, N_RIVALS), 0);
+    plain_ops = f->store->ops;
+    slow_ops.put = slow_put;
+    f->store->ops = &slow_ops;
+    for (unsigned i = 0; i < N_RIVALS; i++) {
+        rivals[i] = (struct rival){.f = f, .number = i, .start = &start};
+        assert_int_equal(pthread_create(&rivals[i].thread, NULL, rival_main, &rivals[i]), 0);
+    }
+    for (unsigned i = 0; i < N_RIVALS; i++) {
+        pthread_join(rivals[i].thread, NULL);
+        if (rivals[i].accepted > highest)
+            highest = rivals[i].accepted;
+    }
+    f->store->ops = plain_ops;
+    pthread_barrier_destroy(&start);
+    assert_int_equal(atomic_load(&n_backwards), 0);
+    assert_int_equal(read_value(f, "k", &g), ANS_STATE);
+    assert_int_equal(g.a.record.version.counter, highest);
+    got_fini(&g);
+}
+
+/* --- who may ask, and when ------------------------------------------------------------- */
 
 static void another_ring_is_refused_naming_both(void **state)
 {
@@ -444,7 +575,8 @@ static void a_key_of_other_nodes_is_answered_with_its_replicas(void **state)
     } while (owner == 0);
     assert_int_equal(accept_value(f, key, 10, "x", &g), ANS_ERROR);
     assert_int_equal(g.status, 421);
-    buf_addf(&owners, "{\"key\":\"%s\",\"replicas\":[{\"id\":\"n%u\",\"addr\":\"h%u:1\"}]}\n", key, owner, owner);
+    buf_addf(&owners, "{\"key\":\"%s\",\"replicas\":[{\"id\":\"n%u\",\"addr\":\"h%u:1\"}]}\n", key,
+             owner, owner);
     assert_true(span_eq(g.a.text, buf_span(&owners)));
     assert_int_equal(read_value(f, key, &g), ANS_ERROR);
     assert_int_equal(prepare(f, key, 10, &g), ANS_ERROR);
@@ -474,7 +606,8 @@ static void a_request_that_took_too_long_to_arrive_has_no_effect(void **state)
     struct fixture *f = *state;
     struct got g = {0};
 
-    f->tick = 600 * 1000; /* between arrival and effect pass more than the second that the messages have */
+    /* Between arrival and effect pass more than the second that the messages have. */
+    f->tick = 600 * 1000;
     assert_int_equal(accept_value(f, "k", 10, "x", &g), ANS_ERROR);
     assert_int_equal(g.status, 504);
     f->tick = 0;
@@ -504,12 +637,18 @@ static void a_value_above_the_limit_is_refused_by_its_head(void **state)
     span_free(value);
 }
 
-/* --- values ------------------------------------------------------------------------------------------------------- */
+/* --- values ---------------------------------------------------------------------------- */
 
 static void values_come_back_whole_whatever_their_size_and_the_pieces_they_came_in(void **state)
 {
-    static const size_t sizes[] = {0, 1, INLINE_VALUE_MAX - 1, INLINE_VALUE_MAX, INLINE_VALUE_MAX + 1, CHUNK_SIZE,
-                                   CHUNK_SIZE + 1, 3 * CHUNK_SIZE + 12345};
+    static const size_t sizes[] = {0,
+                                   1,
+                                   INLINE_VALUE_MAX - 1,
+                                   INLINE_VALUE_MAX,
+                                   INLINE_VALUE_MAX + 1,
+                                   CHUNK_SIZE,
+                                   CHUNK_SIZE + 1,
+                                   3 * CHUNK_SIZE + 12345};
     static const size_t pieces[] = {1, 7, 4096, 65536, SIZE_MAX / 2};
     struct fixture *f = *state;
     struct got g = {0};
@@ -521,7 +660,8 @@ static void values_come_back_whole_whatever_their_size_and_the_pieces_they_came_
         for (size_t k = 0; k < sizeof(pieces) / sizeof(pieces[0]); k++) {
             if (pieces[k] < 4096 && sizes[i] > CHUNK_SIZE + 1)
                 continue;
-            assert_int_equal(accept_in_pieces(f, "k", ++counter, value, pieces[k], &g), ANS_ACCEPTED);
+            assert_int_equal(accept_in_pieces(f, "k", ++counter, value, pieces[k], &g),
+                             ANS_ACCEPTED);
             assert_int_equal(read_value(f, "k", &g), ANS_STATE);
             assert_int_equal(ballot_cmp(g.a.record.version, ballot(counter)), 0);
             assert_true(g.a.has_value);
@@ -556,7 +696,8 @@ static void ranges_are_widened_to_chunks_and_cut_at_the_size(void **state)
         assert_int_equal(read_range(f, "k", cases[i].offset, cases[i].length, &g), ANS_STATE);
         assert_true(g.a.has_value);
         assert_int_equal(g.a.value_offset, cases[i].from);
-        assert_true(span_eq(g.value, span_of(value.data + cases[i].from, cases[i].to - cases[i].from)));
+        assert_true(
+            span_eq(g.value, span_of(value.data + cases[i].from, cases[i].to - cases[i].from)));
     }
     assert_int_equal(accept_value(f, "small", 1, "hello", &g), ANS_ACCEPTED);
     assert_int_equal(read_range(f, "small", 2, 1, &g), ANS_STATE);
@@ -597,8 +738,8 @@ static void a_tombstone_has_no_value_and_is_not_absence(void **state)
     got_fini(&g);
 }
 
-static enum answer_kind accept_same(struct fixture *f, const char *key, uint64_t counter, uint64_t pin, struct span value,
-                                    struct got *g)
+static enum answer_kind accept_same(struct fixture *f, const char *key, uint64_t counter,
+                                    uint64_t pin, struct span value, struct got *g)
 {
     struct message m = message(f, MSG_ACCEPT, key);
     struct buf sums = {0};
@@ -647,7 +788,8 @@ static void a_replica_without_that_version_asks_for_the_value(void **state)
     assert_int_equal(accept_same(f, "k", 11, 9, span_str("hellx"), &g), ANS_NEED_VALUE);
     assert_int_equal(accept_same(f, "k", 11, 9, span_str("hell"), &g), ANS_NEED_VALUE);
     assert_int_equal(accept_same(f, "k", 8, 9, span_str("hello"), &g), ANS_REFUSE);
-    assert_int_equal(accept_value(f, "k", 11, "hello", &g), ANS_ACCEPTED); /* asking promised nothing */
+    /* Asking promised nothing. */
+    assert_int_equal(accept_value(f, "k", 11, "hello", &g), ANS_ACCEPTED);
     assert_int_equal(accept_same(f, "k", 11, 9, span_str("hello"), &g), ANS_ACCEPTED);
     got_fini(&g);
 }
@@ -669,7 +811,7 @@ static void a_large_value_that_is_refused_anyway_is_not_kept(void **state)
     got_fini(&g);
 }
 
-/* --- damage ------------------------------------------------------------------------------------------------------- */
+/* --- damage ---------------------------------------------------------------------------- */
 
 /* Every byte of a small ACCEPT, flipped: nothing of it is ever stored. */
 static void a_byte_flipped_on_the_way_is_refused(void **state)
@@ -772,7 +914,9 @@ static void a_sender_that_goes_away_leaves_the_old_value(void **state)
 /* Puts bytes into the store that are no record of this key. */
 static void damage(struct fixture *f, const char *key)
 {
-    assert_int_equal(f->store->ops->put(f->store, span_str(key), span_str("KVR garbage"), (struct span){0}, NULL, false), 0);
+    assert_int_equal(f->store->ops->put(f->store, span_str(key), span_str("KVR garbage"),
+                                        (struct span){0}, NULL, false),
+                     0);
 }
 
 static void a_damaged_record_is_an_error_and_never_absence(void **state)
@@ -809,7 +953,9 @@ static void a_damaged_value_is_never_served(void **state)
     ((uint8_t *)(uintptr_t)value.data)[CHUNK_SIZE + 77] ^= 1; /* in the second chunk */
     assert_int_equal(f->store->ops->file_write(file, value), 0);
     assert_int_equal(f->store->ops->file_finish(file), 0);
-    assert_int_equal(f->store->ops->put(f->store, span_str("k"), buf_span(&record), (struct span){0}, file, false), 0);
+    assert_int_equal(f->store->ops->put(f->store, span_str("k"), buf_span(&record),
+                                        (struct span){0}, file, false),
+                     0);
 
     m.flags = MSG_WANT_VALUE;
     message_encode(&bytes, &m);
@@ -826,7 +972,7 @@ static void a_damaged_value_is_never_served(void **state)
     span_free(value);
 }
 
-/* --- incarnations ------------------------------------------------------------------------------------------------- */
+/* --- incarnations ---------------------------------------------------------------------- */
 
 static void say_hello(struct fixture *f, uint32_t node, uint64_t incarnation, struct got *g)
 {
@@ -867,10 +1013,14 @@ static void every_answer_names_the_incarnations_of_the_others(void **state)
     got_fini(&g);
 }
 
-/* --- listing ------------------------------------------------------------------------------------------------------ */
+/* --- listing --------------------------------------------------------------------------- */
 
-/* One line per page: each entry as "key" or "witness>prefix", tombstones with '-', and '+' at the end where there is more. */
-static void assert_list(struct fixture *f, const char *prefix, const char *after, uint32_t limit, bool delimiter, const char *expected)
+/*
+ * One line per page: each entry as "key" or "witness>prefix", tombstones with '-', and '+' at the
+ * end where there is more.
+ */
+static void assert_list(struct fixture *f, const char *prefix, const char *after, uint32_t limit,
+                        bool delimiter, const char *expected)
 {
     struct message m = message(f, MSG_LIST, prefix);
     struct buf line = {0};
@@ -951,7 +1101,8 @@ static void a_listing_goes_on_behind_a_group_that_was_given(void **state)
     assert_list(f, "", "a", 2, true, "a/>a/ a0 +");
     assert_list(f, "", "a/", 2, true, "a0 b/2>b/ +");
     assert_list(f, "", "a/x", 2, true, "a0 b/2>b/ +");
-    assert_list(f, "", "b/", 2, true, "-bb c +"); /* d/ has nothing live, which only a look at it can tell */
+    /* D/ has nothing live, which only a look at it can tell. */
+    assert_list(f, "", "b/", 2, true, "-bb c +");
     assert_list(f, "", "c", 2, true, "");
     assert_list(f, "a/", "a/", 2, true, "-a/w a/x +");
     assert_list(f, "a/", "a/x", 2, true, "a/y/z>a/y/");
@@ -1039,6 +1190,7 @@ int main(void)
         TEST(an_accept_that_comes_twice_is_accepted_twice_and_stored_once),
         TEST(after_a_restart_all_below_the_floor_is_refused),
         TEST(the_floor_is_above_all_promises_and_accepts_and_grows_seldom),
+        TEST(versions_only_grow_however_many_store_at_once),
         TEST(counters_that_no_clock_makes_are_refused_and_leave_no_trace),
         TEST(another_ring_is_refused_naming_both),
         TEST(a_key_of_other_nodes_is_answered_with_its_replicas),

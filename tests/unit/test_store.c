@@ -1,6 +1,7 @@
 /*
- * test_store.c - the stores. One table of claims is run for each of them, in a directory of its own; then what only the one on disk
- * promises: that it is all there after a crash, and that damage shows.
+ * test_store.c - the stores. One table of claims is run for each of them, in a directory of its
+ * own; then what only the one on disk promises: that it is all there after a crash, and that damage
+ * shows.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,11 +15,14 @@
 #include <ftw.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -28,7 +32,7 @@
 #include "common/limits.h"
 #include "node/store.h"
 
-/* --- fixture ------------------------------------------------------------------------------------------------------ */
+/* --- fixture --------------------------------------------------------------------------- */
 
 enum kind { MEMORY, ON_DISK, ON_DISK_EVERYSEC };
 
@@ -110,7 +114,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* --- helpers ------------------------------------------------------------------------------------------------------ */
+/* --- helpers --------------------------------------------------------------------------- */
 
 /* Bytes that a number stands for; the caller frees them. */
 static struct span bytes_of(uint64_t seed, size_t len)
@@ -136,7 +140,8 @@ static int put_file(struct store *s, struct span key, struct span record, struct
     if (err < 0)
         return err;
     for (size_t at = 0; err == 0 && at < value.len; at += 100000)
-        err = s->ops->file_write(file, span_of(value.data + at, value.len - at < 100000 ? value.len - at : 100000));
+        err = s->ops->file_write(
+            file, span_of(value.data + at, value.len - at < 100000 ? value.len - at : 100000));
     if (err == 0)
         err = s->ops->file_finish(file);
     if (err == 0)
@@ -175,7 +180,8 @@ static bool item_holds(const struct store_item *item, struct span value)
         return span_eq(value_span(item->value), value);
     bytes = malloc(value.len + 1);
     same = bytes != NULL && fstat(item->fd, &st) == 0 && (size_t)st.st_size == value.len &&
-           pread(item->fd, bytes, value.len, 0) == (ssize_t)value.len && span_eq(span_of(bytes, value.len), value);
+           pread(item->fd, bytes, value.len, 0) == (ssize_t)value.len &&
+           span_eq(span_of(bytes, value.len), value);
     free(bytes);
     return same;
 }
@@ -214,7 +220,8 @@ static uint64_t now_ms(void)
 }
 
 /* Calls fn for every regular file below DIR/sub whose name ends so; returns how many. */
-static unsigned each_file(const struct fixture *f, const char *sub, const char *end, void (*fn)(const char *path))
+static unsigned each_file(const struct fixture *f, const char *sub, const char *end,
+                          void (*fn)(const char *path))
 {
     char path[400];
     struct dirent *e;
@@ -248,7 +255,7 @@ static unsigned n_value_files(const struct fixture *f)
     return each_file(f, "values", "", NULL);
 }
 
-/* --- claims for every store ---------------------------------------------------------------------------------------- */
+/* --- claims for every store ------------------------------------------------------------ */
 
 static void a_key_never_put_has_no_record(void **state)
 {
@@ -273,7 +280,8 @@ static void what_was_put_last_is_there(void **state)
 
 static void values_of_all_sizes_replace_each_other(void **state)
 {
-    static const size_t sizes[] = {0, 1, INLINE_VALUE_MAX, INLINE_VALUE_MAX + 1, 5, CHUNK_SIZE + 3, 2 * CHUNK_SIZE, 0};
+    static const size_t sizes[] = {
+        0, 1, INLINE_VALUE_MAX, INLINE_VALUE_MAX + 1, 5, CHUNK_SIZE + 3, 2 * CHUNK_SIZE, 0};
     struct fixture *f = *state;
 
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
@@ -291,12 +299,15 @@ static void a_record_changes_without_its_value(void **state)
     const struct store_ops *ops = f->s->ops;
     struct span large = bytes_of(1, INLINE_VALUE_MAX + 1);
 
-    assert_int_equal(ops->put(f->s, span_str("none"), span_str("r"), (struct span){0}, NULL, true), -ENOENT);
+    assert_int_equal(ops->put(f->s, span_str("none"), span_str("r"), (struct span){0}, NULL, true),
+                     -ENOENT);
     put_text(f->s, "small", "r1", "value");
     put(f->s, "large", "r1", large);
     for (unsigned i = 0; i < 3; i++) {
-        assert_int_equal(ops->put(f->s, span_str("small"), span_str("r2"), (struct span){0}, NULL, true), 0);
-        assert_int_equal(ops->put(f->s, span_str("large"), span_str("r2"), (struct span){0}, NULL, true), 0);
+        assert_int_equal(
+            ops->put(f->s, span_str("small"), span_str("r2"), (struct span){0}, NULL, true), 0);
+        assert_int_equal(
+            ops->put(f->s, span_str("large"), span_str("r2"), (struct span){0}, NULL, true), 0);
         assert_text(f->s, "small", "r2", "value");
         assert_holds(f->s, "large", "r2", large);
     }
@@ -308,7 +319,8 @@ static void a_value_too_large_for_the_database_is_refused(void **state)
     struct fixture *f = *state;
     struct span value = bytes_of(1, INLINE_VALUE_MAX + 1);
 
-    assert_int_equal(f->s->ops->put(f->s, span_str("k"), span_str("r"), value, NULL, false), -EFBIG);
+    assert_int_equal(f->s->ops->put(f->s, span_str("k"), span_str("r"), value, NULL, false),
+                     -EFBIG);
     assert_absent(f->s, "k");
     span_free(value);
 }
@@ -379,7 +391,8 @@ static void keys_of_any_bytes_come_in_byte_order(void **state)
         uint64_t r = hash_fmix64(i + 1);
 
         keys[i] = bytes_of(i, i % 50 == 0 ? KEY_LEN_MAX : 1 + r % 12);
-        memset((void *)(uintptr_t)keys[i].data, i % 3 == 0 ? 0xff : 0x7f, r % (keys[i].len + 1)); /* long common beginnings */
+        /* Long common beginnings. */
+        memset((void *)(uintptr_t)keys[i].data, i % 3 == 0 ? 0xff : 0x7f, r % (keys[i].len + 1));
         assert_int_equal(put_bytes(f->s, keys[i], span_of(&i, sizeof(i)), span_str("v")), 0);
     }
     qsort(keys, N_KEYS, sizeof(keys[0]), key_cmp);
@@ -448,7 +461,9 @@ static void random_puts_and_drops_agree_with_a_plain_array(void **state)
 
         if (r >> 32 & 1) {
             values[key] = i;
-            assert_int_equal(ops->put(f->s, span_of(&key, 1), span_of(&i, sizeof(i)), span_of(&i, i % 9), NULL, false), 0);
+            assert_int_equal(ops->put(f->s, span_of(&key, 1), span_of(&i, sizeof(i)),
+                                      span_of(&i, i % 9), NULL, false),
+                             0);
         } else {
             values[key] = 0;
             assert_int_equal(ops->drop(f->s, span_of(&key, 1)), 0);
@@ -493,11 +508,31 @@ static void it_tells_its_size_and_that_it_works(void **state)
     struct store_stats stats;
 
     for (unsigned i = 0; i < 20; i++)
-        assert_int_equal(f->s->ops->put(f->s, span_of(&i, sizeof(i)), span_str("r"), (struct span){0}, NULL, false), 0);
+        assert_int_equal(f->s->ops->put(f->s, span_of(&i, sizeof(i)), span_str("r"),
+                                        (struct span){0}, NULL, false),
+                         0);
     assert_int_equal(f->s->ops->stats(f->s, &stats), 0);
     assert_int_equal(stats.n_keys, 20);
     assert_true(stats.disk_free > 0 && stats.disk_free <= stats.disk_total);
     assert_int_equal(f->s->ops->probe(f->s), 0);
+}
+
+static void a_hundred_thousand_keys_in_order_stay_quick(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t start_ms = now_ms();
+    struct store_stats stats;
+
+    for (uint32_t i = 0; i < 100000; i++) {
+        uint8_t key[] = {(uint8_t)(i >> 16), (uint8_t)(i >> 8), (uint8_t)i};
+
+        assert_int_equal(f->s->ops->put(f->s, span_of(key, sizeof(key)), span_str("r"),
+                                        (struct span){0}, NULL, false),
+                         0);
+    }
+    assert_int_equal(f->s->ops->stats(f->s, &stats), 0);
+    assert_int_equal(stats.n_keys, 100000);
+    assert_true(now_ms() - start_ms < 20000);
 }
 
 /* One key changed by one thread between sizes that live in different places, read by another. */
@@ -509,9 +544,9 @@ struct race {
 
 static size_t race_size(uint8_t i)
 {
-    static const size_t sizes[] = {10, INLINE_VALUE_MAX + 10, 0, 2000, INLINE_VALUE_MAX + 20};
+    static const size_t sizes[] = {10, 2000, 9000, INLINE_VALUE_MAX + 10, 3000, 0, 7, 2001};
 
-    return sizes[i % 5];
+    return sizes[i % 8];
 }
 
 static void *race_writer(void *arg)
@@ -532,32 +567,35 @@ static void record_and_value_read_while_they_change_belong_together(void **state
     struct fixture *f = *state;
     struct race race = {.s = f->s};
     pthread_t writer;
-    unsigned n_seen = 0;
+    unsigned n_seen = 0, n_wanted = f->kind == ON_DISK ? 100 : 400, n_torn = 0;
     uint8_t last = 0;
-    uint64_t end_ms = now_ms() + 20000;
+    uint64_t end_ms = now_ms() + 30000;
+    int err = 0;
 
     assert_int_equal(pthread_create(&writer, NULL, race_writer, &race), 0);
-    while (n_seen < 100 && now_ms() < end_ms) {
+    while (n_seen < n_wanted && n_torn == 0 && err == 0 && now_ms() < end_ms) {
         struct store_item item = STORE_ITEM_NONE;
         struct span value;
 
-        assert_int_equal(f->s->ops->get(f->s, span_str("k"), true, &item), 0);
+        err = f->s->ops->get(f->s, span_str("k"), true, &item);
         if (item.record.len == 1) {
             n_seen += item.record.data[0] != last;
             last = item.record.data[0];
             value = bytes_of(last, race_size(last));
-            assert_true(item_holds(&item, value));
+            n_torn += !item_holds(&item, value);
             span_free(value);
         }
         store_item_fini(&item);
     }
     atomic_store(&race.stop, true);
     pthread_join(writer, NULL);
+    assert_int_equal(err, 0);
     assert_int_equal(race.err, 0);
-    assert_int_equal(n_seen, 100);
+    assert_int_equal(n_torn, 0);
+    assert_true(n_seen >= n_wanted);
 }
 
-/* --- claims for the store on disk ------------------------------------------------------------------------------------ */
+/* --- claims for the store on disk ------------------------------------------------------ */
 
 static void all_is_there_after_reopening(void **state)
 {
@@ -595,10 +633,12 @@ static void it_is_open_once_and_for_one_node(void **state)
 
     assert_int_equal(stat(f->dir, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0700);
-    assert_int_equal(store_rocksdb_open(f->dir, "node-1", STORE_FSYNC_ALWAYS, &other, &fresh, &err), -EBUSY);
+    assert_int_equal(store_rocksdb_open(f->dir, "node-1", STORE_FSYNC_ALWAYS, &other, &fresh, &err),
+                     -EBUSY);
     assert_non_null(strstr(err.msg, f->dir));
     close_store(f);
-    assert_int_equal(store_rocksdb_open(f->dir, "node-2", STORE_FSYNC_ALWAYS, &other, &fresh, &err), -EINVAL);
+    assert_int_equal(store_rocksdb_open(f->dir, "node-2", STORE_FSYNC_ALWAYS, &other, &fresh, &err),
+                     -EINVAL);
     assert_non_null(strstr(err.msg, "node-1"));
     assert_non_null(strstr(err.msg, "node-2"));
     open_store(f);
@@ -620,7 +660,8 @@ static void a_directory_is_made_with_its_parents(void **state)
     assert_int_equal(st.st_mode & 0777, 0700);
     s->ops->close(s);
     snprintf(dir, sizeof(dir), "%s/kvnode.lock/x", f->dir);
-    assert_int_equal(store_rocksdb_open(dir, "node-1", STORE_FSYNC_NEVER, &s, &fresh, &err), -ENOTDIR);
+    assert_int_equal(store_rocksdb_open(dir, "node-1", STORE_FSYNC_NEVER, &s, &fresh, &err),
+                     -ENOTDIR);
     assert_non_null(strstr(err.msg, dir));
 }
 
@@ -640,7 +681,8 @@ static void replaced_and_given_up_values_leave_no_file(void **state)
     put(f->s, "a", "r2", large);
     put_text(f->s, "b", "r2", "small");
     assert_int_equal(f->s->ops->drop(f->s, span_str("c")), 0);
-    while (n_value_files(f) != 1 && now_ms() < end_ms) /* everysec removes them with its next sync */
+    /* Everysec removes them with its next sync. */
+    while (n_value_files(f) != 1 && now_ms() < end_ms)
         (void)poll(NULL, 0, 20);
     assert_int_equal(n_value_files(f), 1);
     assert_holds(f->s, "a", "r2", large);
@@ -669,7 +711,10 @@ static void orphaned_files_are_swept_and_named_ones_stay(void **state)
 
 #define PUTTER "--put-until-killed"
 
-/* This program as a child: puts one key after the other, tells on stdout of each that was acknowledged, until it is killed. */
+/*
+ * This program as a child: puts one key after the other, tells on stdout of each that was
+ * acknowledged, until it is killed.
+ */
 static int put_until_killed(const char *dir, const char *everysec)
 {
     enum store_fsync mode = strcmp(everysec, "1") == 0 ? STORE_FSYNC_EVERYSEC : STORE_FSYNC_ALWAYS;
@@ -703,7 +748,8 @@ static pid_t start_putter(const struct fixture *f, int *out)
         (void)dup2(fds[1], STDOUT_FILENO);
         (void)close(fds[0]);
         (void)close(fds[1]);
-        (void)execl("/proc/self/exe", "test_store", PUTTER, f->dir, f->kind == ON_DISK_EVERYSEC ? "1" : "0", (char *)NULL);
+        (void)execl("/proc/self/exe", "test_store", PUTTER, f->dir,
+                    f->kind == ON_DISK_EVERYSEC ? "1" : "0", (char *)NULL);
         _exit(127);
     }
     close(fds[1]);
@@ -728,7 +774,8 @@ static void assert_survived(struct fixture *f, uint32_t n_acked)
         }
         assert_int_equal(item.record.len, sizeof(i));
         memcpy(&i, item.record.data, sizeof(i));
-        assert_true(i == last || i == n_acked); /* n_acked: the one that may have been stored without being told */
+        /* N_acked: the one that may have been stored without being told. */
+        assert_true(i == last || i == n_acked);
         value = bytes_of(i, i % 10 == 9 ? INLINE_VALUE_MAX + i : i % 3000);
         assert_true(item_holds(&item, value));
         n_files += item.fd >= 0;
@@ -762,7 +809,7 @@ static void everything_acknowledged_survives_kill_9(void **state)
     }
 }
 
-/* --- damage ------------------------------------------------------------------------------------------------------- */
+/* --- damage ---------------------------------------------------------------------------- */
 
 static void flip_middle(const char *path)
 {
@@ -842,7 +889,8 @@ static void a_log_damaged_before_its_end_is_refused(void **state)
     put(f->s, "c", "r", value);
     close_store(f);
     assert_true(each_file(f, "db", ".log", flip_middle) > 0);
-    assert_int_equal(store_rocksdb_open(f->dir, "node-1", STORE_FSYNC_ALWAYS, &f->s, &f->fresh, &err), -EBADMSG);
+    assert_int_equal(
+        store_rocksdb_open(f->dir, "node-1", STORE_FSYNC_ALWAYS, &f->s, &f->fresh, &err), -EBADMSG);
     f->s = NULL;
     span_free(value);
 }
@@ -868,9 +916,162 @@ static void a_lost_file_is_damage_and_not_absence(void **state)
     span_free(large);
 }
 
-#define IN_MEMORY(claim) {"memory: " #claim, claim, setup_memory, teardown, NULL}
-#define IN_DIR(claim) {"disk: " #claim, claim, setup_disk, teardown, NULL}
-#define IN_EVERYSEC(claim) {"everysec: " #claim, claim, setup_everysec, teardown, NULL}
+/* --- disks that fail ------------------------------------------------------------------- */
+
+static int put_numbered(struct store *s, uint32_t i)
+{
+    struct span value = bytes_of(i, 16000);
+    int err = put_bytes(s, span_of(&i, sizeof(i)), span_str("r"), value);
+
+    span_free(value);
+    return err;
+}
+
+/* How many of these are not there as they were put. */
+static uint32_t n_lost(struct store *s, uint32_t n)
+{
+    uint32_t lost = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct store_item item = STORE_ITEM_NONE;
+        struct span value = bytes_of(i, 16000);
+
+        if (s->ops->get(s, span_of(&i, sizeof(i)), true, &item) < 0 || !item_holds(&item, value))
+            lost++;
+        store_item_fini(&item);
+        span_free(value);
+    }
+    return lost;
+}
+
+static void after_a_failed_write_every_later_one_fails_until_reopened(void **state)
+{
+    struct fixture *f = *state;
+    struct rlimit limit, old;
+    struct store_file *file;
+    uint32_t n = 0;
+    int err = 0;
+
+    (void)signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    limit = old;
+    /* The log cannot become longer: a write error that is no full disk. */
+    limit.rlim_cur = 1u << 20;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    while (n < 1000 && (err = put_numbered(f->s, n)) == 0)
+        n++;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    assert_int_equal(err, -EIO);
+    assert_true(n > 10);
+    assert_int_equal(put_numbered(f->s, n), -EIO);
+    assert_int_equal(f->s->ops->probe(f->s), -EIO);
+    assert_int_equal(f->s->ops->state_put(f->s, "floor", span_str("9")), -EIO);
+    assert_int_equal(f->s->ops->file_begin(f->s, 100000, &file), -EIO);
+    assert_int_equal(n_lost(f->s, n), 0);
+    close_store(f);
+    open_store(f);
+    assert_int_equal(n_lost(f->s, n), 0);
+    assert_int_equal(put_numbered(f->s, n), 0);
+}
+
+#define FULL_DISK "--full-disk"
+#define SKIPPED 77
+
+/* Fills what is left of the file system but for some bytes. */
+static int fill_disk(const char *path, off_t but)
+{
+    int fd = open(path, O_CREAT | O_WRONLY, 0600);
+    struct span block = bytes_of(1, 1u << 16);
+    off_t len = 0;
+    ssize_t n;
+
+    while ((n = write(fd, block.data, block.len)) > 0)
+        len += n;
+    n = ftruncate(fd, len > but ? len - but : 0);
+    close(fd);
+    span_free(block);
+    return (int)n;
+}
+
+/*
+ * This program as a child, with a small disk that nobody else sees: returns the line of what went
+ * wrong, or 0.
+ */
+static int full_disk(const char *dir)
+{
+    char filler[100], data[100];
+    struct store *s = NULL;
+    struct store_file *file;
+    struct err err;
+    bool fresh;
+    uint32_t n = 0;
+    uint64_t end_ms;
+    int ret = 0;
+
+    if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+        mount("none", dir, "tmpfs", 0, "size=64m") < 0)
+        return SKIPPED;
+    snprintf(filler, sizeof(filler), "%s/filler", dir);
+    snprintf(data, sizeof(data), "%s/data", dir);
+    if (store_rocksdb_open(data, "node-1", STORE_FSYNC_ALWAYS, &s, &fresh, &err) < 0 ||
+        fill_disk(filler, 2 << 20) < 0)
+        return 1;
+    while (n < 5000 && (ret = put_numbered(s, n)) == 0)
+        n++;
+    if (ret != -ENOSPC || put_numbered(s, n) != -ENOSPC || s->ops->probe(s) != -ENOSPC)
+        return 2;
+    if (s->ops->file_begin(s, 4u << 20, &file) != -ENOSPC)
+        return 3;
+    if (unlink(filler) < 0)
+        return 4;
+    for (end_ms = now_ms() + 30000; ret < 0 && now_ms() < end_ms; ret = put_numbered(s, n))
+        (void)poll(NULL, 0, 100);
+    if (ret < 0 || n_lost(s, n + 1) > 0)
+        return 5;
+    s->ops->close(s);
+    if (fill_disk(filler, 0) < 0 ||
+        store_rocksdb_open(data, "node-1", STORE_FSYNC_ALWAYS, &s, &fresh, &err) >= 0)
+        return 6; /* opening has to fail, in words */
+    if (unlink(filler) < 0 ||
+        store_rocksdb_open(data, "node-1", STORE_FSYNC_ALWAYS, &s, &fresh, &err) < 0)
+        return 7;
+    ret = n_lost(s, n + 1) > 0 ? 8 : 0;
+    s->ops->close(s);
+    return ret;
+}
+
+static void a_full_disk_is_told_and_passes_when_there_is_room(void **state)
+{
+    struct fixture *f = *state;
+    pid_t pid;
+    int status;
+
+    close_store(f);
+    pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        (void)execl("/proc/self/exe", "test_store", FULL_DISK, f->dir, (char *)NULL);
+        _exit(127);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == SKIPPED)
+        skip(); /* only root may mount a small disk */
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+#define IN_MEMORY(claim)                                                                           \
+    {                                                                                              \
+        "memory: " #claim, claim, setup_memory, teardown, NULL                                     \
+    }
+#define IN_DIR(claim)                                                                              \
+    {                                                                                              \
+        "disk: " #claim, claim, setup_disk, teardown, NULL                                         \
+    }
+#define IN_EVERYSEC(claim)                                                                         \
+    {                                                                                              \
+        "everysec: " #claim, claim, setup_everysec, teardown, NULL                                 \
+    }
 #define IN_ALL(claim) IN_MEMORY(claim), IN_DIR(claim)
 
 int main(int argc, char **argv)
@@ -890,6 +1091,7 @@ int main(int argc, char **argv)
         IN_ALL(values_of_the_node_are_kept_by_name),
         IN_ALL(it_tells_its_size_and_that_it_works),
         IN_ALL(record_and_value_read_while_they_change_belong_together),
+        IN_MEMORY(a_hundred_thousand_keys_in_order_stay_quick),
         IN_DIR(all_is_there_after_reopening),
         IN_DIR(it_is_open_once_and_for_one_node),
         IN_DIR(a_directory_is_made_with_its_parents),
@@ -900,6 +1102,8 @@ int main(int argc, char **argv)
         IN_DIR(a_log_cut_short_loses_only_what_was_not_whole),
         IN_DIR(a_log_damaged_before_its_end_is_refused),
         IN_DIR(a_lost_file_is_damage_and_not_absence),
+        IN_DIR(after_a_failed_write_every_later_one_fails_until_reopened),
+        IN_DIR(a_full_disk_is_told_and_passes_when_there_is_room),
         IN_EVERYSEC(all_is_there_after_reopening),
         IN_EVERYSEC(replaced_and_given_up_values_leave_no_file),
         IN_EVERYSEC(everything_acknowledged_survives_kill_9),
@@ -908,5 +1112,7 @@ int main(int argc, char **argv)
 
     if (argc == 4 && strcmp(argv[1], PUTTER) == 0)
         return put_until_killed(argv[2], argv[3]);
+    if (argc == 3 && strcmp(argv[1], FULL_DISK) == 0)
+        return full_disk(argv[2]);
     return cmocka_run_group_tests_name("store", tests, NULL, NULL);
 }

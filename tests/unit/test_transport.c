@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "common/exchange.h"
 #include "tests/lib/rng.h"
 #include "tests/lib/tiny_http.h"
 
@@ -247,6 +248,50 @@ static int call_text(struct world *w, const char *text, const char *want)
 static void assert_echo(struct world *w, const char *text)
 {
     assert_int_equal(call_text(w, text, text), 0);
+}
+
+/* --- bytes ------------------------------------------------------------------------------------ */
+
+static void a_body_is_given_out_in_any_pieces_and_again_from_any_place(void **state)
+{
+    struct exchange x = {.head = span_str("head"), .body = span_str("and body")};
+    char all[16];
+
+    (void)state;
+    for (size_t from = 0; from <= 12; from++) {
+        for (size_t piece = 1; piece <= 13; piece++) {
+            size_t got = 0, n;
+
+            assert_int_equal(exchange_seek(&x, from), 0);
+            while ((n = exchange_read(&x, all + got, piece)) > 0)
+                got += n;
+            assert_int_equal(got, 12 - from);
+            assert_memory_equal(all, "headand body" + from, got);
+        }
+    }
+    assert_int_equal(exchange_seek(&x, 13), -EINVAL);
+}
+
+static void an_announced_answer_takes_exactly_its_room(void **state)
+{
+    struct exchange x = {.answer_len_max = 100};
+    struct blob *answer;
+
+    (void)state;
+    assert_int_equal(exchange_write(&x, span_str("abc"), 7), 0);
+    assert_int_equal(x.answer->len, 7);
+    assert_int_equal(exchange_write(&x, span_str("defg"), 7), 0);
+    assert_int_equal(exchange_take_answer(&x, &answer), 0);
+    assert_true(span_eq(span_of(answer->data, answer->len), span_str("abcdefg")));
+    blob_unref(answer);
+    exchange_fini(&x);
+
+    x = (struct exchange){.answer_len_max = 5};
+    assert_int_equal(exchange_write(&x, span_str("abc"), 6), -EFBIG);
+    assert_int_equal(exchange_write(&x, span_str("abc"), -1), 0);
+    assert_int_equal(exchange_write(&x, span_str("de"), -1), 0);
+    assert_int_equal(exchange_write(&x, span_str("f"), -1), -EFBIG);
+    exchange_fini(&x);
 }
 
 /* --- answers ---------------------------------------------------------------------------------- */
@@ -639,6 +684,8 @@ static void timers_come_in_the_order_of_their_time_however_they_are_moved(void *
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_body_is_given_out_in_any_pieces_and_again_from_any_place),
+        cmocka_unit_test(an_announced_answer_takes_exactly_its_room),
         cmocka_unit_test_setup_teardown(an_answer_is_the_whole_body_whatever_its_status,
                                         setup_running, teardown),
         cmocka_unit_test_setup_teardown(head_and_body_arrive_as_one_at_every_size, setup_running,

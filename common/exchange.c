@@ -1,0 +1,90 @@
+/* exchange.c - the bytes of one request and of its answer. */
+#include "common/exchange.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define ROOM_FIRST (16u << 10) /* for an answer whose length is not told */
+
+/* Copies what part, which starts at `start`, has from pos on. */
+static size_t copy_from(struct span part, uint64_t start, uint64_t pos, uint8_t *out, size_t room)
+{
+    size_t skip, n;
+
+    if (pos < start || pos - start >= part.len)
+        return 0;
+    skip = (size_t)(pos - start);
+    n = part.len - skip < room ? part.len - skip : room;
+    memcpy(out, part.data + skip, n);
+    return n;
+}
+
+size_t exchange_read(struct exchange *x, void *out, size_t room)
+{
+    uint8_t *to = out;
+    size_t n = copy_from(x->head, 0, x->sent, to, room);
+
+    n += copy_from(x->body, x->head.len, x->sent + n, to + n, room - n);
+    x->sent += n;
+    return n;
+}
+
+int exchange_seek(struct exchange *x, uint64_t pos)
+{
+    if (pos > x->head.len + x->body.len)
+        return -EINVAL;
+    x->sent = pos;
+    return 0;
+}
+
+/* Exactly what was announced; else more and more. */
+static uint64_t room_for(const struct exchange *x, uint64_t need, int64_t announced)
+{
+    uint64_t room = x->answer == NULL ? ROOM_FIRST : 2 * (uint64_t)x->answer->len;
+
+    if (announced >= 0 && x->answer == NULL)
+        room = (uint64_t)announced;
+    if (room > x->answer_len_max)
+        room = x->answer_len_max;
+    return room < need ? need : room;
+}
+
+int exchange_write(struct exchange *x, struct span part, int64_t announced)
+{
+    uint64_t need = (uint64_t)x->answer_len + part.len;
+    struct blob *b = x->answer;
+
+    if (need > x->answer_len_max || announced > (int64_t)x->answer_len_max)
+        return -EFBIG;
+    if (b == NULL || b->len < need) {
+        b = blob_new((size_t)room_for(x, need, announced));
+        if (b == NULL)
+            return -ENOMEM;
+        if (x->answer != NULL)
+            memcpy(b->data, x->answer->data, x->answer_len);
+        blob_unref(x->answer);
+        x->answer = b;
+    }
+    if (part.len > 0)
+        memcpy(b->data + x->answer_len, part.data, part.len);
+    x->answer_len += part.len;
+    return 0;
+}
+
+int exchange_take_answer(struct exchange *x, struct blob **out)
+{
+    struct blob *b = x->answer != NULL ? x->answer : blob_new(0);
+
+    if (b == NULL)
+        return -ENOMEM;
+    b->len = x->answer_len;
+    x->answer = NULL;
+    *out = b;
+    return 0;
+}
+
+void exchange_fini(struct exchange *x)
+{
+    blob_unref(x->answer);
+    x->answer = NULL;
+}

@@ -1,0 +1,117 @@
+/*
+ * reply.c - an answer of the replica, read out piece by piece: its head, then value bytes from
+ * memory or, verified first, from a file.
+ */
+#include "node/replica.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void reply_fini(struct reply *r)
+{
+    buf_fini(&r->head);
+    value_fini(&r->value);
+    record_copy_fini(&r->rec);
+    free(r->chunk);
+    if (r->fd >= 0)
+        close(r->fd);
+    *r = REPLY_NONE;
+}
+
+uint64_t reply_len(const struct reply *r)
+{
+    return r->head.len + (r->fd >= 0 ? r->file_len : r->value.len);
+}
+
+/* Reads len bytes at offset; a file that is shorter than its record says is damaged. */
+static int read_whole(int fd, uint8_t *out, size_t len, uint64_t offset)
+{
+    while (len > 0) {
+        ssize_t n = pread(fd, out, len, (off_t)offset);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -EIO;
+        if (n == 0)
+            return -EBADMSG;
+        out += n;
+        len -= (size_t)n;
+        offset += (uint64_t)n;
+    }
+    return 0;
+}
+
+/* Makes r->chunk the chunk around this offset of the file, verified. */
+static int load_chunk(struct reply *r, uint64_t offset)
+{
+    const struct record *rec = &r->rec.rec;
+    uint64_t start = offset - offset % CHUNK_SIZE;
+    size_t len = rec->size - start < CHUNK_SIZE ? (size_t)(rec->size - start) : CHUNK_SIZE;
+    int err;
+
+    if (r->chunk_len > 0 && r->chunk_offset == start)
+        return 0;
+    if (r->chunk == NULL)
+        r->chunk = malloc(CHUNK_SIZE);
+    if (r->chunk == NULL)
+        return -ENOMEM;
+    r->chunk_len = 0;
+    err = read_whole(r->fd, r->chunk, len, start);
+    if (err == 0)
+        err = record_verify(rec, start, span_of(r->chunk, len));
+    if (err < 0)
+        return err;
+    r->chunk_offset = start;
+    r->chunk_len = len;
+    return 0;
+}
+
+/* Up to cap bytes from position pos of the value. */
+static int64_t read_value(struct reply *r, uint64_t pos, uint8_t *out, size_t cap)
+{
+    uint64_t left = (r->fd >= 0 ? r->file_len : r->value.len) - pos;
+    size_t n = left < cap ? (size_t)left : cap, at;
+    int err;
+
+    if (r->fd < 0) {
+        if (n > 0)
+            memcpy(out, r->value.data + pos, n);
+        return (int64_t)n;
+    }
+    if (n == 0)
+        return 0;
+    err = load_chunk(r, r->file_offset + pos);
+    if (err < 0)
+        return err;
+    at = (size_t)((r->file_offset + pos) % CHUNK_SIZE);
+    if (n > r->chunk_len - at)
+        n = r->chunk_len - at;
+    memcpy(out, r->chunk + at, n);
+    return (int64_t)n;
+}
+
+int64_t reply_read(struct reply *r, uint64_t pos, void *out, size_t cap)
+{
+    uint64_t total = reply_len(r);
+    size_t n = 0;
+
+    while (n < cap && pos < total) {
+        uint8_t *to = (uint8_t *)out + n;
+        int64_t got;
+
+        if (pos < r->head.len) {
+            got = (int64_t)(r->head.len - pos < cap - n ? r->head.len - pos : cap - n);
+            memcpy(to, r->head.data + pos, (size_t)got);
+        } else {
+            got = read_value(r, pos - r->head.len, to, cap - n);
+            if (got < 0)
+                return got;
+        }
+        n += (size_t)got;
+        pos += (uint64_t)got;
+    }
+    return (int64_t)n;
+}

@@ -1,0 +1,373 @@
+/*
+ * rocks.c - RocksDB, as far as it is used here (the only user of the library, through its C API).
+ */
+#include "node/rocks.h"
+
+#include <errno.h>
+#include <rocksdb/c.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/log.h"
+
+/*
+ * An idle node is to stay below 64 MiB; a busy one adds two buffers of each family and the cache.
+ */
+#define META_BUFFER_LEN (8u << 20)
+#define DATA_BUFFER_LEN (16u << 20)
+#define CACHE_LEN (32u << 20)
+#define WAL_LEN_MAX (64u << 20)
+#define OPEN_FILES_MAX 512
+#define INFO_LOG_SILENT 5 /* all but the headers: no name for it in the C API */
+
+static const char *const family_names[ROCKS_N_FAMILIES] = {"default", "meta", "data"};
+
+struct rocks {
+    rocksdb_t *db;
+    rocksdb_column_family_handle_t *families[ROCKS_N_FAMILIES];
+    rocksdb_options_t *options[ROCKS_N_FAMILIES];
+    rocksdb_block_based_table_options_t *table_options;
+    rocksdb_cache_t *cache;
+    rocksdb_readoptions_t *read_options;
+    rocksdb_writeoptions_t *unsynced, *synced;
+    atomic_bool broken;  /* a write or sync failed */
+    atomic_int last_err; /* logged already */
+};
+
+struct rocks_batch {
+    struct rocks *rocks;
+    rocksdb_writebatch_t *batch;
+};
+
+struct rocks_iter {
+    struct rocks *rocks;
+    rocksdb_iterator_t *it;
+};
+
+/* --- errors ---------------------------------------------------------------------------- */
+
+static int errno_of_text(const char *text)
+{
+    if (strncmp(text, "Corruption", strlen("Corruption")) == 0)
+        return -EBADMSG;
+    return strstr(text, "No space left on device") != NULL ? -ENOSPC : -EIO;
+}
+
+/* The C API tells kinds of failure apart only in its text. Frees it. */
+static int take_error(struct rocks *r, char *text)
+{
+    int err;
+
+    if (text == NULL)
+        return 0;
+    err = errno_of_text(text);
+    if (atomic_exchange(&r->last_err, err) != err)
+        log_event(LOG_LEVEL_ERROR, "rocksdb", "error=%s", log_quote(text, strlen(text)));
+    rocksdb_free(text);
+    return err;
+}
+
+/* The end of a write. A full disk passes: RocksDB goes on by itself once there is room. */
+static int end_write(struct rocks *r, char *text)
+{
+    int err = take_error(r, text);
+
+    if (err == 0 && atomic_load(&r->last_err) != 0)
+        atomic_store(&r->last_err, 0);
+    if (err == 0 || err == -ENOSPC)
+        return err;
+    atomic_store(&r->broken, true);
+    return -EIO;
+}
+
+/* --- opening and closing --------------------------------------------------------------- */
+
+/* Index and filter blocks count as cache, so that memory does not grow with the number of keys. */
+static rocksdb_block_based_table_options_t *make_table_options(rocksdb_cache_t *cache)
+{
+    rocksdb_block_based_table_options_t *t = rocksdb_block_based_options_create();
+
+    rocksdb_block_based_options_set_block_cache(t, cache);
+    rocksdb_block_based_options_set_filter_policy(t, rocksdb_filterpolicy_create_bloom_full(10));
+    rocksdb_block_based_options_set_format_version(t, 5);
+    rocksdb_block_based_options_set_cache_index_and_filter_blocks(t, 1);
+    rocksdb_block_based_options_set_pin_l0_filter_and_index_blocks_in_cache(t, 1);
+    return t;
+}
+
+static rocksdb_options_t *make_family_options(rocksdb_block_based_table_options_t *t,
+                                              enum rocks_family family)
+{
+    rocksdb_options_t *o = rocksdb_options_create();
+
+    rocksdb_options_set_block_based_table_factory(o, t);
+    rocksdb_options_set_compression(o, rocksdb_no_compression);
+    rocksdb_options_set_write_buffer_size(o,
+                                          family == ROCKS_DATA ? DATA_BUFFER_LEN : META_BUFFER_LEN);
+    rocksdb_options_set_max_write_buffer_number(o, 2);
+    rocksdb_options_set_target_file_size_base(o, 32u << 20);
+    rocksdb_options_set_level_compaction_dynamic_level_bytes(o, 1);
+    return o;
+}
+
+static void set_database_options(rocksdb_options_t *o)
+{
+    rocksdb_options_set_create_if_missing(o, 1);
+    rocksdb_options_set_create_missing_column_families(o, 1);
+    rocksdb_options_set_paranoid_checks(o, 1);
+    /*
+     * A record of the log that was cut short by a crash was never acknowledged: it is dropped.
+     * Damage anywhere else could hide what was: better not to start (and be repaired by the other
+     * replicas) than to go on without it, as point-in-time recovery, the default, would.
+     */
+    rocksdb_options_set_wal_recovery_mode(o, rocksdb_tolerate_corrupted_tail_records_recovery);
+    rocksdb_options_set_max_total_wal_size(o, WAL_LEN_MAX);
+    rocksdb_options_set_max_open_files(o, OPEN_FILES_MAX);
+    rocksdb_options_set_max_background_jobs(o, 3);
+    rocksdb_options_set_bytes_per_sync(o, 1u << 20);
+    rocksdb_options_set_manifest_preallocation_size(o, 64u << 10);
+    rocksdb_options_set_max_manifest_file_size(o, 16u << 20);
+    /*
+     * Its own log, in the same directory, stays silent: when the disk is full, the second line that
+     * it cannot write ends the process with an assertion. What matters comes back as an error text,
+     * and is logged by us.
+     */
+    rocksdb_options_set_info_log_level(o, INFO_LOG_SILENT);
+    rocksdb_options_set_keep_log_file_num(o, 2);
+    rocksdb_options_set_stats_dump_period_sec(o, 0);
+    rocksdb_options_set_stats_persist_period_sec(o, 0);
+    rocksdb_options_set_skip_stats_update_on_db_open(o, 1);
+}
+
+/* Two threads to compact, one to flush, shared by all databases of the process. */
+static void set_background_threads(void)
+{
+    rocksdb_env_t *env = rocksdb_create_default_env();
+
+    rocksdb_env_set_background_threads(env, 2);
+    rocksdb_env_set_high_priority_background_threads(env, 1);
+    rocksdb_env_destroy(env);
+}
+
+static void make_all_options(struct rocks *r)
+{
+    r->cache = rocksdb_cache_create_lru(CACHE_LEN);
+    r->table_options = make_table_options(r->cache);
+    for (unsigned i = 0; i < ROCKS_N_FAMILIES; i++)
+        r->options[i] = make_family_options(r->table_options, (enum rocks_family)i);
+    /* Those of the first family are the database's too. */
+    set_database_options(r->options[ROCKS_STATE]);
+    r->read_options = rocksdb_readoptions_create();
+    r->unsynced = rocksdb_writeoptions_create();
+    r->synced = rocksdb_writeoptions_create();
+    rocksdb_writeoptions_set_sync(r->synced, 1);
+}
+
+int rocks_open(const char *path, struct rocks **out, struct err *err)
+{
+    struct rocks *r = calloc(1, sizeof(*r));
+    char *text = NULL;
+    int ret;
+
+    if (r == NULL)
+        return err_set(err, -ENOMEM, "no memory");
+    set_background_threads();
+    make_all_options(r);
+    r->db = rocksdb_open_column_families(r->options[ROCKS_STATE], path, ROCKS_N_FAMILIES,
+                                         family_names, (const rocksdb_options_t *const *)r->options,
+                                         r->families, &text);
+    if (text != NULL) {
+        r->db = NULL;
+        ret = err_set(err, errno_of_text(text), "%s: %s", path, text);
+        rocksdb_free(text);
+        rocks_close(r);
+        return ret;
+    }
+    *out = r;
+    return 0;
+}
+
+void rocks_close(struct rocks *r)
+{
+    if (r == NULL)
+        return;
+    if (r->db != NULL) {
+        rocksdb_cancel_all_background_work(r->db, 1);
+        for (unsigned i = 0; i < ROCKS_N_FAMILIES; i++)
+            rocksdb_column_family_handle_destroy(r->families[i]);
+        rocksdb_close(r->db);
+    }
+    rocksdb_readoptions_destroy(r->read_options);
+    rocksdb_writeoptions_destroy(r->unsynced);
+    rocksdb_writeoptions_destroy(r->synced);
+    for (unsigned i = 0; i < ROCKS_N_FAMILIES; i++)
+        rocksdb_options_destroy(r->options[i]);
+    rocksdb_block_based_options_destroy(r->table_options);
+    rocksdb_cache_destroy(r->cache);
+    free(r);
+}
+
+/* --- reading --------------------------------------------------------------------------- */
+
+int rocks_get(struct rocks *r, enum rocks_family family, struct span key, struct rocks_slice *out)
+{
+    char *text = NULL;
+    size_t len;
+    rocksdb_pinnableslice_t *pin = rocksdb_get_pinned_cf(
+        r->db, r->read_options, r->families[family], (const char *)key.data, key.len, &text);
+
+    if (text != NULL)
+        return take_error(r, text);
+    *out = ROCKS_SLICE_NONE;
+    if (pin != NULL) {
+        const char *data = rocksdb_pinnableslice_value(pin, &len);
+
+        *out = (struct rocks_slice){span_of(data, len), pin};
+    }
+    return 0;
+}
+
+void rocks_slice_fini(struct rocks_slice *s)
+{
+    if (s->pin != NULL)
+        rocksdb_pinnableslice_destroy(s->pin);
+    *s = ROCKS_SLICE_NONE;
+}
+
+struct rocks_iter *rocks_iter_new(struct rocks *r, enum rocks_family family)
+{
+    struct rocks_iter *it = calloc(1, sizeof(*it));
+
+    if (it == NULL)
+        return NULL;
+    it->rocks = r;
+    it->it = rocksdb_create_iterator_cf(r->db, r->read_options, r->families[family]);
+    return it;
+}
+
+void rocks_iter_free(struct rocks_iter *it)
+{
+    if (it == NULL)
+        return;
+    rocksdb_iter_destroy(it->it);
+    free(it);
+}
+
+void rocks_iter_seek(struct rocks_iter *it, struct span key)
+{
+    rocksdb_iter_seek(it->it, (const char *)key.data, key.len);
+}
+
+bool rocks_iter_valid(struct rocks_iter *it)
+{
+    return rocksdb_iter_valid(it->it);
+}
+
+void rocks_iter_next(struct rocks_iter *it)
+{
+    rocksdb_iter_next(it->it);
+}
+
+struct span rocks_iter_key(struct rocks_iter *it)
+{
+    size_t len;
+    const char *key = rocksdb_iter_key(it->it, &len);
+
+    return span_of(key, len);
+}
+
+struct span rocks_iter_value(struct rocks_iter *it)
+{
+    size_t len;
+    const char *value = rocksdb_iter_value(it->it, &len);
+
+    return span_of(value, len);
+}
+
+int rocks_iter_err(struct rocks_iter *it)
+{
+    char *text = NULL;
+
+    rocksdb_iter_get_error(it->it, &text);
+    return take_error(it->rocks, text);
+}
+
+int rocks_n_keys(struct rocks *r, enum rocks_family family, uint64_t *out)
+{
+    return rocksdb_property_int_cf(r->db, r->families[family], "rocksdb.estimate-num-keys", out) ==
+                   0
+               ? 0
+               : -EIO;
+}
+
+/* --- writing --------------------------------------------------------------------------- */
+
+struct rocks_batch *rocks_batch_new(struct rocks *r)
+{
+    struct rocks_batch *b = calloc(1, sizeof(*b));
+
+    if (b == NULL)
+        return NULL;
+    b->rocks = r;
+    b->batch = rocksdb_writebatch_create();
+    return b;
+}
+
+void rocks_batch_free(struct rocks_batch *b)
+{
+    if (b == NULL)
+        return;
+    rocksdb_writebatch_destroy(b->batch);
+    free(b);
+}
+
+void rocks_batch_put(struct rocks_batch *b, enum rocks_family family, struct span key,
+                     struct span head, struct span body)
+{
+    const char *keys[] = {(const char *)key.data};
+    const char *parts[] = {(const char *)head.data, (const char *)body.data};
+    size_t lens[] = {head.len, body.len};
+
+    rocksdb_writebatch_putv_cf(b->batch, b->rocks->families[family], 1, keys, &key.len, 2, parts,
+                               lens);
+}
+
+void rocks_batch_delete(struct rocks_batch *b, enum rocks_family family, struct span key)
+{
+    rocksdb_writebatch_delete_cf(b->batch, b->rocks->families[family], (const char *)key.data,
+                                 key.len);
+}
+
+int rocks_write(struct rocks_batch *b, bool sync)
+{
+    struct rocks *r = b->rocks;
+    char *text = NULL;
+
+    if (atomic_load(&r->broken))
+        return -EIO;
+    rocksdb_write(r->db, sync ? r->synced : r->unsynced, b->batch, &text);
+    return end_write(r, text);
+}
+
+/*
+ * An empty batch, synced: what is before it in the log goes to the disk with it. The call made for
+ * this purpose, rocksdb_flush_wal(), does not look whether an earlier write failed, and then ends
+ * the process with an assertion.
+ */
+int rocks_sync(struct rocks *r)
+{
+    struct rocks_batch *b = rocks_batch_new(r);
+    int err;
+
+    if (b == NULL)
+        return -ENOMEM;
+    err = rocks_write(b, true);
+    rocks_batch_free(b);
+    return err;
+}
+
+bool rocks_broken(struct rocks *r)
+{
+    return atomic_load(&r->broken);
+}

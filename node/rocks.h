@@ -1,0 +1,71 @@
+/*
+ * rocks.h - RocksDB, as far as it is used here: sorted keys in a few families, changed together in
+ * atomic batches.
+ *
+ * rocks.c is the only user of the library. All calls from any thread; an iterator or batch belongs
+ * to one at a time. Errors: -EBADMSG (damage, found by a checksum), -ENOSPC, -EIO; the text of the
+ * first of a row of like ones is logged.
+ */
+#ifndef KVFS_NODE_ROCKS_H
+#define KVFS_NODE_ROCKS_H
+
+#include <stdbool.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+
+enum rocks_family { ROCKS_STATE, ROCKS_META, ROCKS_DATA, ROCKS_N_FAMILIES };
+
+struct rocks;
+struct rocks_batch;
+struct rocks_iter;
+
+/* Opens or creates the database in the directory `path`. */
+int rocks_open(const char *path, struct rocks **out, struct err *err);
+void rocks_close(struct rocks *r);
+
+/*
+ * Bytes that belong to the database's memory until rocks_slice_fini(). data NULL: the key is not
+ * there.
+ */
+struct rocks_slice {
+    struct span bytes;
+    void *pin;
+};
+#define ROCKS_SLICE_NONE ((struct rocks_slice){0})
+int rocks_get(struct rocks *r, enum rocks_family family, struct span key, struct rocks_slice *out);
+void rocks_slice_fini(struct rocks_slice *s);
+
+/* NULL without memory. */
+struct rocks_batch *rocks_batch_new(struct rocks *r);
+void rocks_batch_free(struct rocks_batch *b); /* accepts NULL */
+/* The value is `head` and `body` behind each other. */
+void rocks_batch_put(struct rocks_batch *b, enum rocks_family family, struct span key,
+                     struct span head, struct span body);
+void rocks_batch_delete(struct rocks_batch *b, enum rocks_family family, struct span key);
+/*
+ * All of it or nothing; sync: durable when this returns 0, in one sync with what other threads
+ * write at the same time. After a failure other than -ENOSPC every later write fails with -EIO:
+ * what is on the disk is no longer known. A full disk passes once there is room.
+ */
+int rocks_write(struct rocks_batch *b, bool sync);
+/* Makes all that was written before durable. Fails as rocks_write. */
+int rocks_sync(struct rocks *r);
+
+/* Has a write failed so that every later one does? */
+bool rocks_broken(struct rocks *r);
+
+/* A consistent view of one family; NULL without memory. It stands nowhere until the first seek. */
+struct rocks_iter *rocks_iter_new(struct rocks *r, enum rocks_family family);
+void rocks_iter_free(struct rocks_iter *it);
+void rocks_iter_seek(struct rocks_iter *it, struct span key);
+bool rocks_iter_valid(struct rocks_iter *it);
+void rocks_iter_next(struct rocks_iter *it);
+struct span rocks_iter_key(struct rocks_iter *it);
+struct span rocks_iter_value(struct rocks_iter *it);
+int rocks_iter_err(struct rocks_iter *it);
+
+/* About how many keys a family has. */
+int rocks_n_keys(struct rocks *r, enum rocks_family family, uint64_t *out);
+
+#endif

@@ -1,0 +1,258 @@
+/*
+ * sim_net.c - client processes and what is between them and the nodes.
+ *
+ *   flight   a call and its packets: knows which call to end while a packet of it is under way
+ *   packet   the bytes of a request or an answer, with the time when they arrive
+ */
+#include "tests/lib/sim.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct flight {
+    struct sim_client *from;
+    unsigned node;
+    struct call *call; /* NULL: has ended */
+    struct timer deadline;
+    struct list link; /* in from->flights while call is set */
+    unsigned refs;    /* the call's and one of each packet */
+};
+
+struct packet {
+    struct timer arrive;
+    struct flight *flight;
+    struct list link; /* in from->packets */
+    bool is_answer;
+    int err; /* an answer without bytes */
+    struct blob *bytes;
+};
+
+static void flight_unref(struct flight *f)
+{
+    if (--f->refs == 0)
+        free(f);
+}
+
+/* Takes the reference on answer. */
+static void flight_end(struct flight *f, int err, struct blob *answer)
+{
+    struct call *call = f->call;
+
+    f->call = NULL;
+    list_remove(&f->link);
+    sim_timer_clear(f->from->sim, &f->deadline);
+    call->priv = NULL;
+    flight_unref(f);
+    call->done(call, err, answer);
+}
+
+static void on_deadline(struct timer *t)
+{
+    flight_end(container_of(t, struct flight, deadline), -ETIMEDOUT, NULL);
+}
+
+/* --- packets --------------------------------------------------------------------------------- */
+
+static void on_arrival(struct timer *t);
+
+static void packet_free(struct packet *p)
+{
+    list_remove(&p->link);
+    sim_timer_clear(p->flight->from->sim, &p->arrive);
+    blob_unref(p->bytes);
+    flight_unref(p->flight);
+    free(p);
+}
+
+static void packet_send(struct flight *f, bool is_answer, int err, struct blob *bytes, bool late)
+{
+    struct sim *s = f->from->sim;
+    struct packet *p = sim_alloc(sizeof *p);
+    uint64_t delay = rng_between(&s->rng, 20, s->net.delay_us);
+
+    if (late || rng_chance(&s->rng, s->net.linger))
+        delay += rng_below(&s->rng, s->net.linger_us + 1);
+    p->arrive.fire = on_arrival;
+    p->flight = f;
+    f->refs++;
+    list_insert(&f->from->packets, &p->link);
+    p->is_answer = is_answer;
+    p->err = err;
+    p->bytes = bytes != NULL ? blob_ref(bytes) : NULL;
+    sim_timer_set(s, &p->arrive, s->now_us + delay, NULL);
+}
+
+/* One way through the network: bytes may be NULL, with the error that the client gets. */
+static void post(struct flight *f, bool is_answer, int err, struct blob *bytes)
+{
+    struct sim *s = f->from->sim;
+
+    if (!rng_chance(&s->rng, s->net.lose))
+        packet_send(f, is_answer, err, bytes, false);
+    if (!is_answer && rng_chance(&s->rng, s->net.duplicate))
+        packet_send(f, is_answer, err, bytes, true);
+}
+
+static void arrive_at_node(struct packet *p)
+{
+    struct flight *f = p->flight;
+    struct sim *s = f->from->sim;
+    struct sim_node *node = &s->nodes[f->node];
+    struct blob *answer = NULL;
+    int err;
+
+    if (f->from->cut_to[f->node] > s->now_us)
+        return;
+    err = node->replica == NULL ? -ECONNREFUSED
+                                : sim_node_serve(node, f->from->index,
+                                                 span_of(p->bytes->data, p->bytes->len), &answer);
+    if (rng_chance(&s->rng, s->net.lose / 4)) { /* the connection breaks, it is not known when */
+        blob_unref(answer);
+        answer = NULL;
+        err = -ECONNRESET;
+    }
+    post(f, true, err, answer);
+    blob_unref(answer);
+}
+
+static void arrive_at_client(struct packet *p)
+{
+    struct flight *f = p->flight;
+
+    if (f->call == NULL || f->from->cut_from[f->node] > f->from->sim->now_us)
+        return;
+    flight_end(f, p->err, p->bytes != NULL ? blob_ref(p->bytes) : NULL);
+}
+
+static void on_arrival(struct timer *t)
+{
+    struct packet *p = container_of(t, struct packet, arrive);
+    struct sim_client *cl = p->flight->from;
+    struct sim *s = cl->sim;
+    uint64_t thaw_us = p->is_answer ? cl->thaw_us : s->nodes[p->flight->node].thaw_us;
+
+    if (thaw_us > s->now_us) { /* waits in a socket of the frozen process */
+        sim_timer_set(s, t, thaw_us + rng_below(&s->rng, 500), NULL);
+        return;
+    }
+    if (!cl->killed || !p->is_answer) {
+        if (p->is_answer)
+            arrive_at_client(p);
+        else
+            arrive_at_node(p);
+    }
+    packet_free(p);
+}
+
+/* --- the transport --------------------------------------------------------------------------- */
+
+static void net_send(struct transport *t, struct call *call)
+{
+    struct sim_client *cl = container_of(t, struct sim_client, transport);
+    uint64_t sim_deadline = call->deadline_us - cl->clock.mono_base;
+    struct flight *f = sim_alloc(sizeof *f);
+    struct blob *bytes = blob_new(call->head.len + call->body.len);
+
+    assert(bytes != NULL && call->node < cl->sim->opts.n_nodes &&
+           call->deadline_us >= cl->clock.mono_base);
+    memcpy(bytes->data, call->head.data, call->head.len);
+    if (call->body.len > 0)
+        memcpy(bytes->data + call->head.len, call->body.data, call->body.len);
+    f->from = cl;
+    f->node = call->node;
+    f->call = call;
+    f->refs = 1;
+    f->deadline.fire = on_deadline;
+    call->priv = f;
+    list_insert(&cl->flights, &f->link);
+    sim_timer_set(cl->sim, &f->deadline, sim_deadline, cl);
+    if (!cl->killed)
+        post(f, false, 0, bytes);
+    blob_unref(bytes);
+}
+
+static void net_timer_set(struct transport *t, struct timer *timer, uint64_t due_us)
+{
+    struct sim_client *cl = container_of(t, struct sim_client, transport);
+    uint64_t base = cl->clock.mono_base;
+
+    sim_timer_set(cl->sim, timer, due_us > base ? due_us - base : 0, cl);
+    timer->due_us = due_us;
+}
+
+static void net_timer_clear(struct transport *t, struct timer *timer)
+{
+    sim_timer_clear(container_of(t, struct sim_client, transport)->sim, timer);
+}
+
+static const struct transport_ops net_ops = {net_send, net_timer_set, net_timer_clear};
+
+/* --- client processes ------------------------------------------------------------------------ */
+
+static void probed(void *arg, struct hello_result *res)
+{
+    (void)arg;
+    (void)res;
+}
+
+/* As the prober of a real process: nodes that are down are asked whether they still are. */
+static void on_probe(struct timer *t)
+{
+    struct sim_client *cl = container_of(t, struct sim_client, probe);
+    struct hello_args args = {.self = MESSAGE_NODE_NONE, .timeout_ms = 400};
+
+    for (args.node = 0; args.node < cl->sim->opts.n_nodes; args.node++) {
+        if (!health_up(cl->health, args.node))
+            client_hello(cl->client, &args, probed, NULL);
+    }
+    sim_timer_set(cl->sim, t, cl->sim->now_us + HEALTH_PROBE_US, cl);
+}
+
+struct sim_client *sim_client_start(struct sim *s, uint32_t timeout_ms)
+{
+    struct sim_client *cl = sim_alloc(sizeof *cl);
+    struct client_opts opts = {
+        .ring = s->ring, .transport = &cl->transport, .timeout_ms = timeout_ms};
+    int err;
+
+    cl->sim = s;
+    cl->index = s->n_clients++;
+    s->clients = realloc(s->clients, s->n_clients * sizeof *s->clients);
+    assert(s->clients != NULL);
+    s->clients[cl->index] = cl;
+    list_init(&cl->flights);
+    list_init(&cl->packets);
+    cl->cut_to = sim_alloc(s->opts.n_nodes * sizeof *cl->cut_to);
+    cl->cut_from = sim_alloc(s->opts.n_nodes * sizeof *cl->cut_from);
+    sim_clock_init(&cl->clock, s);
+    cl->transport = (struct transport){&net_ops, &cl->clock.clock};
+    err = health_new(s->opts.n_nodes, &cl->health);
+    assert(err == 0);
+    opts.health = cl->health;
+    opts.seed = rng_next(&s->rng);
+    opts.proposer = rng_next(&s->rng) | 1;
+    err = client_new(&opts, &cl->client);
+    assert(err == 0);
+    cl->probe.fire = on_probe;
+    sim_timer_set(s, &cl->probe, s->now_us + HEALTH_PROBE_US, cl);
+    return cl;
+}
+
+void sim_client_free(struct sim_client *cl)
+{
+    cl->killed = true;
+    sim_timer_clear(cl->sim, &cl->probe);
+    while (!list_empty(&cl->packets))
+        packet_free(container_of(cl->packets.next, struct packet, link));
+    for (unsigned n = 0; !list_empty(&cl->flights); n++) {
+        assert(n < 10000); /* each call that ends starts another one */
+        flight_end(container_of(cl->flights.next, struct flight, link), -ECANCELED, NULL);
+    }
+    client_free(cl->client);
+    health_free(cl->health);
+    free(cl->cut_to);
+    free(cl->cut_from);
+    free(cl);
+}
