@@ -16,10 +16,11 @@
 #define BACKOFF_MIN_US 500u
 #define BACKOFF_MAX_US 200000u
 /*
- * A cluster known to be without a quorum for as long as a timeout is not waited for in full again
- * by every call.
+ * A quorum is waited for until it has been out of reach for `timeout`, not that long by each call:
+ * of a row of calls the last would else end many timeouts after the nodes were lost. Later calls
+ * still ask, for this long.
  */
-#define HOPELESS_TIMEOUT_DIVISOR 5u
+#define PATIENCE_MIN_US 100000u
 #define BYTES_PER_SECOND_PLANNED (10u << 20)
 
 int client_new(const struct client_opts *opts, struct client **out)
@@ -134,49 +135,67 @@ static void on_op_timer(struct timer *timer)
     }
 }
 
-static bool long_down(const struct client *c, unsigned node, uint64_t now, uint64_t timeout_us)
-{
-    struct health_info info = health_get(c->opts.health, node);
-
-    return !info.up && now - info.since_us > timeout_us;
-}
-
-/* Has what the op needs been out of reach for longer than a whole timeout? */
-static bool hopeless(struct client *c, struct span key, enum op_scope scope, uint64_t now,
-                     uint64_t timeout_us)
+/* Is a majority of the replicas up, the key's or each set's? up NULL (key only): ask health. */
+static bool suffices(const struct client *c, struct span key, enum op_scope scope, const bool *up)
 {
     const struct ring *ring = c->opts.ring;
-    unsigned n_nodes = ring_n_nodes(ring), down = 0;
     const unsigned *replicas;
-    bool covered;
+    unsigned n = 0;
+
+    if (scope == OP_OF_RING)
+        return ring_covered(ring, up);
+    replicas = ring_replicas(ring, key);
+    for (unsigned i = 0; i < ring_n_replicas(ring); i++)
+        n += up != NULL ? up[replicas[i]] : health_up(c->opts.health, replicas[i]);
+    return n >= ring_majority(ring);
+}
+
+/*
+ * For how long what the op needs has been out of reach; 0: it is not. Takes away the nodes that are
+ * down one by one, the longest down first, until the rest does not suffice.
+ */
+static uint64_t silent_us(const struct client *c, struct span key, enum op_scope scope,
+                          uint64_t now)
+{
+    unsigned n = ring_n_nodes(c->opts.ring);
+    uint64_t *since, silent = 0;
     bool *up;
 
-    switch (scope) {
-    case OP_OF_NODE:
-        return false;
-    case OP_OF_KEY:
-        replicas = ring_replicas(ring, key);
-        for (unsigned i = 0; i < ring_n_replicas(ring); i++)
-            down += long_down(c, replicas[i], now, timeout_us);
-        return ring_n_replicas(ring) - down < ring_majority(ring);
-    case OP_OF_RING:
-        break;
+    if (scope == OP_OF_NODE || (scope == OP_OF_KEY && suffices(c, key, scope, NULL)))
+        return 0;
+    since = calloc(n, sizeof *since);
+    up = calloc(n, sizeof *up);
+    if (since == NULL || up == NULL)
+        goto out; /* then the op is as patient as any */
+    for (unsigned i = 0; i < n; i++) {
+        struct health_info info = health_get(c->opts.health, i);
+
+        up[i] = true;
+        since[i] = info.up || info.since_us > now ? now : info.since_us;
     }
-    up = calloc(n_nodes, sizeof *up);
-    if (up == NULL)
-        return false;
-    for (unsigned i = 0; i < n_nodes; i++)
-        up[i] = !long_down(c, i, now, timeout_us);
-    covered = ring_covered(ring, up);
+    while (silent == 0) {
+        unsigned next = n;
+
+        for (unsigned i = 0; i < n; i++)
+            if (up[i] && since[i] < now && (next == n || since[i] < since[next]))
+                next = i;
+        if (next == n)
+            goto out; /* none of the others is down */
+        up[next] = false;
+        if (!suffices(c, key, scope, up))
+            silent = now - since[next];
+    }
+out:
+    free(since);
     free(up);
-    return !covered;
+    return silent;
 }
 
 int op_init(struct op *op, struct client *c, struct span key, enum op_scope scope,
             uint32_t timeout_ms, uint64_t size)
 {
     uint64_t now = transport_now_us(c->opts.transport);
-    uint64_t timeout_us = 1000ull * (timeout_ms != 0 ? timeout_ms : c->opts.timeout_ms);
+    uint64_t timeout_us = 1000ull * (timeout_ms != 0 ? timeout_ms : c->opts.timeout_ms), silent;
 
     op->c = c;
     op->wake_us = UINT64_MAX;
@@ -184,8 +203,9 @@ int op_init(struct op *op, struct client *c, struct span key, enum op_scope scop
     buf_add_span(&op->key, key);
     if (op->key.err != 0)
         return -ENOMEM;
-    if (hopeless(c, key, scope, now, timeout_us))
-        timeout_us /= HOPELESS_TIMEOUT_DIVISOR;
+    /* Callers queue behind one another; each is to end within the timeout of all. */
+    silent = silent_us(c, key, scope, now);
+    timeout_us = timeout_us > silent + PATIENCE_MIN_US ? timeout_us - silent : PATIENCE_MIN_US;
     op->deadline_us = now + timeout_us + size * 1000000u / BYTES_PER_SECOND_PLANNED;
     c->n_ops++;
     op_rearm(op);

@@ -138,6 +138,36 @@ static bool child_confirmed(const struct read_op *rd, const struct round *r, con
     return n >= ring_majority(ring);
 }
 
+/*
+ * Surely no child, without looking: each node holds all keys, a majority know of the very same
+ * deletions there, and nobody of anything else.
+ */
+static bool children_are_dead(const struct read_op *rd, const struct round *r)
+{
+    const struct ring *ring = rd->op.c->opts.ring;
+    bool dead = false;
+
+    if (ring_n_replicas(ring) < ring_n_nodes(ring))
+        return false;
+    for (unsigned i = 0; i < r->n; i++) {
+        const struct entry *e = &r->legs[i].ans.peek;
+        unsigned n = 0;
+
+        if (!leg_counts(r, i) || !r->legs[i].ans.has_peek)
+            continue;
+        if (!(e->flags & RECORD_TOMBSTONE))
+            return false;
+        for (unsigned k = 0; k < r->n; k++) {
+            const struct answer *other = &r->legs[k].ans;
+
+            n += leg_counts(r, k) && other->has_peek && span_eq(other->peek.key, e->key) &&
+                 other->peek.flags == e->flags && other->peek.rdev == e->rdev;
+        }
+        dead |= n >= ring_majority(ring);
+    }
+    return dead;
+}
+
 static int read_set_child(struct read_op *rd, const struct entry *e)
 {
     buf_clear(&rd->res.child_key);
@@ -213,10 +243,11 @@ static int read_note_children(struct read_op *rd, const struct round *r)
         if (!leg_counts(r, i) || !leg->ans.has_peek)
             continue;
         any = true;
-        if (child_confirmed(rd, r, leg))
+        if (!(leg->ans.peek.flags & RECORD_TOMBSTONE) && child_confirmed(rd, r, leg))
             return read_set_child(rd, &leg->ans.peek);
     }
-    rd->res.has_child = any; /* child_key stays empty: see read_peek() */
+    /* child_key stays empty: see read_peek() */
+    rd->res.has_child = any && !children_are_dead(rd, r);
     return 0;
 }
 

@@ -52,11 +52,10 @@ struct write_op {
     bool agreed;                /* a majority of the promises named cur: it was chosen */
     bool sent;                  /* ACCEPTs of the new record went out that may still be chosen */
     struct ballot sent_ballot;  /* of the last of them */
+    uint64_t sent_seq;          /* seq of what that replaces */
     bool replaced_live;         /* what that replaces is a live record */
     uint64_t roots[RECENT_MAX]; /* writes that all the records they replace have in `recent` */
     unsigned n_roots;
-    /* those ACCEPTs, one by one, and how many were refused for certain, or are void */
-    unsigned n_sent, n_refused;
 
     enum accept_for purpose;
     int condition; /* FOR_CONDITION: what edit returned */
@@ -84,7 +83,11 @@ void write_result_fini(struct write_result *r)
 static void write_finish(struct write_op *w, int err)
 {
     w->res.err = err;
-    w->res.certain = err < 0 && w->n_sent == w->n_refused;
+    /*
+     * That all ACCEPTs were refused proves nothing: what was refused may be the second copy of a
+     * message, whose first was stored and has led to what is there now.
+     */
+    w->res.certain = err < 0 && !w->sent;
     w->res.n_reports = w->n;
     w->res.reports = w->reports;
     w->done(w->arg, &w->res);
@@ -106,7 +109,7 @@ static void write_finish_with(struct write_op *w, int err, const struct record *
     if (record_copy(rec, &w->res.rec) < 0 && err == 0)
         w->res.rec = (struct record_copy){0}; /* it is stored all the same */
     if (err < 0)
-        w->n_refused = w->n_sent; /* a majority holds something newer: they are void */
+        w->sent = false; /* a majority holds something newer */
     write_finish(w, err);
 }
 
@@ -266,11 +269,6 @@ static void on_accept_answer(struct round *r, struct leg *leg)
 
     if (leg->err == 0 && leg->ans.kind == ANS_REFUSE)
         client_saw(w->op.c, leg->ans.ballot);
-    /*
-     * Only a refusal is for ever; a late copy of what was answered otherwise may still be stored.
-     */
-    if (w->purpose == FOR_WRITE && leg->err == 0 && leg->ans.kind == ANS_REFUSE)
-        w->n_refused++;
     report_leg(w, leg);
     while (tally_count(&r->tally, VOTE_YES) + tally_count(&r->tally, VOTE_ASKED) < r->tally.need &&
            w->n_up < w->n)
@@ -296,8 +294,6 @@ static void accept_send(struct write_op *w, struct round *r, unsigned i)
         m.flags = MSG_SAME_VALUE;
         m.pin = w->cur.rec.version;
     }
-    if (w->purpose == FOR_WRITE)
-        w->n_sent++;
     report_of(w, r->legs[i].node)->state = REPORT_PENDING;
     round_send(r, i, &m);
 }
@@ -407,6 +403,8 @@ static bool would_show(const struct write_op *w)
 {
     const struct record *cur = &w->cur.rec;
 
+    if (cur->seq < w->sent_seq)
+        return false; /* a tombstone was dropped meanwhile, and its list with it */
     if (cur->seq == cur->n_recent)
         return true;
     for (unsigned i = 0; i < w->n_roots; i++)
@@ -431,6 +429,7 @@ static void note_sent(struct write_op *w)
     w->n_roots = n;
     w->sent = true;
     w->sent_ballot = w->ballot;
+    w->sent_seq = cur->seq;
     w->replaced_live = record_is_live(cur);
 }
 
@@ -453,10 +452,8 @@ static void write_judge(struct write_op *w)
          * cur was chosen without this write, and is newer than all that was sent of it: nobody will
          * ever pick that up again.
          */
-        if (w->agreed && ballot_cmp(cur->version, w->sent_ballot) > 0) {
+        if (w->agreed && ballot_cmp(cur->version, w->sent_ballot) > 0)
             w->sent = false;
-            w->n_refused = w->n_sent;
-        }
     }
     if (w->want_value && record_is_live(cur) && cur->size > 0 && !w->have_cur_value) {
         write_fetch(w, cur->version);

@@ -294,8 +294,39 @@ static enum item_state judge_key(const struct list_op *l, struct span name,
 }
 
 /*
+ * Surely nothing below name, without looking: each node holds all keys, a majority know of the very
+ * same deletions there, and nobody of anything else.
+ */
+static bool group_is_dead(const struct list_op *l, struct span name)
+{
+    const struct ring *ring = l->op.c->opts.ring;
+    bool dead = false;
+
+    if (ring_n_replicas(ring) < ring_n_nodes(ring))
+        return false;
+    for (unsigned i = 0; i < l->n_sources; i++) {
+        const struct source *s = &l->sources[i];
+        unsigned n = 0;
+
+        if (!s->have || !span_eq(entry_name(&s->entry), name))
+            continue;
+        if (!(s->entry.flags & RECORD_TOMBSTONE))
+            return false;
+        for (unsigned k = 0; k < l->n_sources; k++) {
+            const struct source *o = &l->sources[k];
+
+            n += o->have && span_eq(o->entry.key, s->entry.key) &&
+                 o->entry.flags == s->entry.flags && o->entry.rdev == s->entry.rdev;
+        }
+        dead |= n >= ring_majority(ring);
+    }
+    return dead;
+}
+
+/*
  * A prefix is there when a majority of the replicas of one and the same live key below it name that
- * key.
+ * key. Deletions below it that not all know of may hide such a key, or be about to be undone: what
+ * is there then, only a look at the keys can tell.
  */
 static enum item_state judge_prefix(const struct list_op *l, struct span name,
                                     const struct entry **out)
@@ -306,7 +337,7 @@ static enum item_state judge_prefix(const struct list_op *l, struct span name,
         const struct source *s = &l->sources[i];
         unsigned n = 0;
 
-        if (!s->have || !span_eq(entry_name(&s->entry), name))
+        if (!s->have || !span_eq(entry_name(&s->entry), name) || s->entry.flags & RECORD_TOMBSTONE)
             continue;
         for (unsigned k = 0; k < l->n_sources; k++) {
             const struct source *o = &l->sources[k];
@@ -320,7 +351,7 @@ static enum item_state judge_prefix(const struct list_op *l, struct span name,
             return ITEM_SHOW;
         }
     }
-    return ITEM_DOUBTFUL;
+    return group_is_dead(l, name) ? ITEM_GONE : ITEM_DOUBTFUL;
 }
 
 /* The smallest name that any source has next; NULL data: none has any. */

@@ -19,7 +19,8 @@ void log_to_syslog(void);
  * log_event(LOG_LEVEL_INFO, "listening", "addr=%s", addr): "2026-01-02T03:04:05.678Z kvnode info
  * listening addr=localhost:8081".
  */
-void log_event(enum log_level level, const char *event, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void log_event(enum log_level level, const char *event, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 /*
  * A key or text as a value of such a line: quoted and escaped where needed. Static buffer per
  * thread, four in turn.

@@ -438,7 +438,7 @@ static bool entry_is_well_formed(const struct entry *e)
         return false;
     if (e->flags & ~(uint32_t)RECORD_TOMBSTONE || e->size > VALUE_SIZE_LIMIT)
         return false;
-    return !(e->flags & RECORD_TOMBSTONE) || (e->size == 0 && e->prefix_len == 0);
+    return !(e->flags & RECORD_TOMBSTONE) || e->size == 0;
 }
 
 void entry_encode(struct buf *out, const struct entry *e)

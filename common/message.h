@@ -33,16 +33,16 @@ enum message_flags {
 struct message {
     enum message_kind kind;
     uint32_t flags;
-    uint64_t ring;         /* fingerprint of the sender's ring */
-    uint32_t budget_ms;    /* dropped when not begun within this time of its arrival */
+    uint64_t ring;      /* fingerprint of the sender's ring */
+    uint32_t budget_ms; /* dropped when not begun within this time of its arrival */
     /* in the receiver's own clock, from its last answer; 0: the sender has none yet */
     uint64_t deadline_ms;
     struct span key;
-    struct ballot ballot;  /* PREPARE */
+    struct ballot ballot; /* PREPARE */
     /* READ: the value only if the version is this one (none: any); SAME_VALUE */
     struct ballot pin;
-    struct record record;  /* ACCEPT */
-    /* READ: the wanted part of the value. PREPARE: the value only when it is no longer than length */
+    struct record record; /* ACCEPT */
+    /* READ: the wanted part of the value. PREPARE: only a value that is no longer than length */
     uint64_t offset, length;
     struct span start_after; /* LIST: position in key order, exclusive; empty: from the start */
     uint32_t limit;          /* LIST */
@@ -55,21 +55,24 @@ enum answer_kind {
     ANS_PROMISE = 1, /* record; the value when asked for and at hand */
     ANS_REFUSE,      /* ballot: the highest it knows for the key */
     ANS_ACCEPTED,
-    ANS_STATE,       /* READ: record, value; peek */
-    ANS_NEED_VALUE,  /* SAME_VALUE, but that version is not here */
-    ANS_LIST,        /* entries follow the head, see message_entry_next(); more */
-    ANS_HELLO,       /* floor, disk_free, disk_total, n_keys */
-    ANS_ERROR,       /* status, text */
+    ANS_STATE,      /* READ: record, value; peek */
+    ANS_NEED_VALUE, /* SAME_VALUE, but that version is not here */
+    ANS_LIST,       /* entries follow the head, see message_entry_next(); more */
+    ANS_HELLO,      /* floor, disk_free, disk_total, n_keys */
+    ANS_ERROR,      /* status, text */
 };
 
 /* One line of a listing, of a key or of all keys below a common prefix. */
 struct entry {
-    /* for a rolled-up prefix: the first live key below it on this node, the witness */
+    /*
+     * For a rolled-up prefix: the first live key below it on this node, the witness; where all are
+     * dead, the first of them, with a digest of them all in rdev.
+     */
     struct span key;
     /* 0: the key itself; else how many bytes of `key` are the prefix that it stands for */
     uint32_t prefix_len;
     struct ballot version;
-    uint32_t flags;       /* enum record_flags; tombstones are listed, never rolled up */
+    uint32_t flags; /* enum record_flags; tombstones are listed */
     uint64_t size;
     uint32_t mode, uid, gid;
     uint64_t rdev;
@@ -78,24 +81,24 @@ struct entry {
 
 struct answer {
     enum answer_kind kind;
-    uint64_t clock_ms;      /* the node's own clock: what deadline_ms of later messages counts in */
-    uint64_t incarnation;   /* of the node that answers */
-    uint32_t n_known;       /* what it knows of the other nodes, ring order of ids */
-    struct span known;      /* n_known pairs: u32 node index, u64 incarnation; see answer_known() */
-    struct ballot ballot;   /* REFUSE */
-    struct record record;   /* PROMISE, STATE */
+    uint64_t clock_ms;    /* the node's own clock: what deadline_ms of later messages counts in */
+    uint64_t incarnation; /* of the node that answers */
+    uint32_t n_known;     /* what it knows of the other nodes, ring order of ids */
+    struct span known;    /* n_known pairs: u32 node index, u64 incarnation; see answer_known() */
+    struct ballot ballot; /* REFUSE */
+    struct record record; /* PROMISE, STATE */
     /* value bytes follow the head, from value_offset (a multiple of CHUNK_SIZE) on */
     bool has_value;
     uint64_t value_offset;
-    bool has_peek;          /* a live key below key + "/" is here: */
+    bool has_peek; /* a live key below key + "/" is here: */
     struct entry peek;
-    uint32_t n_entries;     /* LIST */
-    bool more;              /* LIST: stopped at the limit; complete up to the last entry */
-    uint64_t floor;         /* HELLO: counters reserved by this node's promises */
+    uint32_t n_entries; /* LIST */
+    bool more;          /* LIST: stopped at the limit; complete up to the last entry */
+    uint64_t floor;     /* HELLO: counters reserved by this node's promises */
     uint64_t disk_free, disk_total, n_keys;
     uint8_t recovering;
-    uint32_t status;        /* ERROR: as in HTTP */
-    struct span text;       /* ERROR: for people; of 421: the replicas as JSON */
+    uint32_t status;  /* ERROR: as in HTTP */
+    struct span text; /* ERROR: for people; of 421: the replicas as JSON */
 };
 
 /* Head of a request; value bytes are sent behind it. */

@@ -27,16 +27,16 @@ enum attr_kind {
 struct record {
     struct ballot version;
     uint32_t flags;
-    uint64_t seq;                   /* how many writes led here */
+    uint64_t seq; /* how many writes led here */
     uint8_t n_recent;
-    uint64_t recent[RECENT_MAX];    /* ids of the last writes, newest first */
-    uint64_t size;                  /* bytes of the value */
+    uint64_t recent[RECENT_MAX]; /* ids of the last writes, newest first */
+    uint64_t size;               /* bytes of the value */
     /* st_mode with type; 0: nobody set file attributes (stored over HTTP) */
     uint32_t mode;
     uint32_t uid, gid;
     uint64_t rdev;
     int64_t mtime_ns, ctime_ns, atime_ns; /* since the epoch; for people, never for order */
-    struct span attrs;              /* encoded list of attributes, see attr_* below */
+    struct span attrs;                    /* encoded list of attributes, see attr_* below */
     /* 8 bytes (u64) per CHUNK_SIZE of the value: XXH3 of that chunk */
     struct span sums;
 };
@@ -84,7 +84,8 @@ void attr_add(struct buf *list, enum attr_kind kind, struct span name, struct sp
  * Steps through a list: *pos starts at 0. 1: an attribute, 0: the end, -EBADMSG. Spans borrow from
  * list.
  */
-int attr_next(struct span list, size_t *pos, enum attr_kind *kind, struct span *name, struct span *value);
+int attr_next(struct span list, size_t *pos, enum attr_kind *kind, struct span *name,
+              struct span *value);
 /* Finds one. 0, -ENODATA, -EBADMSG. */
 int attr_find(struct span list, enum attr_kind kind, struct span name, struct span *value);
 

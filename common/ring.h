@@ -24,8 +24,8 @@ struct ring;
  * ids: n distinct, non-empty strings, sorted by bytes (asserted); copied. replication_factor >= 1
  * may be larger than n: every key then has n replicas. 0 or -ENOMEM; the caller owns *out.
  */
-int ring_new(const char *const *ids, unsigned n, unsigned virtual_nodes, enum ring_hash hash, unsigned replication_factor,
-             struct ring **out);
+int ring_new(const char *const *ids, unsigned n, unsigned virtual_nodes, enum ring_hash hash,
+             unsigned replication_factor, struct ring **out);
 void ring_free(struct ring *r);
 
 /* How many replicas each key has: min(replication_factor, nodes). */

@@ -1,1 +1,338 @@
-int main(void) { return 0; }
+/*
+ * main.c - kvnode: one node of the cluster.
+ *
+ * The folder, in reading order:
+ *
+ *   main.c            starts and stops the parts below; options.[ch]: the command line,
+ *                     notify.[ch]: tells the service manager
+ *   server.[ch]       HTTP exchanges over libmicrohttpd, on
+ *     listener.[ch]     listening sockets and the thread that accepts
+ *     conns.[ch]        open connections and their deadlines
+ *     framing.[ch]      where a request ends, and which to refuse
+ *     response.[ch]     an answer as a value
+ *   service.[ch]      from a path to its route (routes.h), and what all of them share
+ *     routes_kv.c       GET and HEAD of a key; conditions.[ch]: If-Match, Range and the like
+ *     routes_write.c    PUT, DELETE, append; body.[ch], budget.h: bodies in bounded memory
+ *     routes_list.c     listings; query.[ch], base64.[ch]: the part of a URL behind '?'
+ *     routes_replica.c  the cluster's own requests
+ *     routes_admin.c    /replicas, /health, /status, /metrics; metrics.[ch]: counters
+ *   replica.[ch]      PREPARE, ACCEPT, READ, LIST, HELLO; replica_impl.h: its insides, shared with
+ *     request.c         a request on its way in
+ *     reply.c           an answer on its way out
+ *     promises.[ch]  incarnations.[ch]  scan.[ch] (listing)
+ *   store.h           the seam below: store_rocksdb.c (rocks.[ch], value_file.[ch], data_dir.[ch],
+ *                     flusher.[ch]) and store_memory.c; watch.[ch] probes it
+ *
+ * Threads: the main one waits for a signal; kv-accept; the server's eight, which run handlers and
+ * the replica; kv-deadlines; kv-store-watch; the cluster's I/O threads, which coordinate client
+ * requests and reply to them; those of the store.
+ *
+ * Stop order: accept no more -> what is under way is answered (at most DRAIN_MS) -> the cluster
+ * ends, and with it every operation, so that no connection is left waiting -> the server -> watch,
+ * replica, store.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+
+#include "common/log.h"
+#include "common/transport_http.h"
+#include "node/listener.h"
+#include "node/notify.h"
+#include "node/options.h"
+#include "node/service.h"
+
+#define DRAIN_MS 5000u
+#define IMBALANCE_MAX 1.4
+#define MEMORY_MIN (256ull << 20)
+
+/* All parts, in the order in which they start. */
+struct node {
+    struct options opts;
+    struct config *cfg;
+    char *host; /* of a gateway's address */
+    char data[4096];
+    struct listener *listener; /* until the server has taken it */
+    struct service service;
+    struct server *server;
+};
+
+/* --- start ------------------------------------------------------------------------------------ */
+
+/* Descriptors are what connections, files and peers are made of. Returns how many there may be. */
+static rlim_t raise_nofile(void)
+{
+    struct rlimit lim;
+
+    if (getrlimit(RLIMIT_NOFILE, &lim) != 0)
+        return 1024;
+    if (lim.rlim_cur < lim.rlim_max) {
+        struct rlimit most = {lim.rlim_max, lim.rlim_max};
+
+        if (setrlimit(RLIMIT_NOFILE, &most) == 0)
+            return most.rlim_cur;
+    }
+    return lim.rlim_cur;
+}
+
+/* Half of the descriptors are for files and peers. */
+static unsigned connections_max(void)
+{
+    rlim_t n = raise_nofile() / 2;
+
+    if (n >= CONNECTIONS_MAX)
+        return CONNECTIONS_MAX;
+    return n < 64 ? 64 : (unsigned)n;
+}
+
+static double imbalance(const struct ring *ring)
+{
+    double most = 0;
+
+    for (unsigned i = 0; i < ring_n_nodes(ring); i++)
+        if (ring_share(ring, i) > most)
+            most = ring_share(ring, i);
+    return most * ring_n_nodes(ring);
+}
+
+static void warn_about(const struct config *cfg)
+{
+    double worst = imbalance(cfg->ring);
+
+    if (cfg->replication_factor > cfg->n_nodes)
+        log_event(LOG_LEVEL_WARN, "too-few-nodes",
+                  "replication_factor=%u nodes=%u effect=\"every node holds every key\"",
+                  cfg->replication_factor, cfg->n_nodes);
+    if (cfg->n_nodes > cfg->replication_factor && worst > IMBALANCE_MAX)
+        log_event(LOG_LEVEL_WARN, "ring-unbalanced",
+                  "busiest=\"%.2f times the average\" remedy=\"\\\"hash\\\": \\\"fnv1a-mix\\\" in "
+                  "%s, before there is data\"",
+                  worst, cfg->path);
+}
+
+static int load_config(struct node *n, struct err *err)
+{
+    int r = config_load(n->opts.config, &n->cfg, err);
+    int self;
+
+    if (r != 0)
+        return r;
+    n->service.cfg = n->cfg;
+    if (n->opts.gateway != NULL) {
+        n->service.self = MESSAGE_NODE_NONE;
+        n->service.name = n->opts.gateway;
+        return config_check_client(n->cfg, err);
+    }
+    self = config_find(n->cfg, n->opts.id);
+    if (self < 0)
+        return err_set(err, self, "%s: there is no node \"%s\"", n->opts.config, n->opts.id);
+    n->service.self = (uint32_t)self;
+    n->service.name = n->opts.id;
+    return 0;
+}
+
+static int bind_address(struct node *n, struct err *err)
+{
+    uint16_t port;
+    int r;
+
+    if (n->opts.gateway == NULL)
+        return listener_bind(n->cfg->nodes[n->service.self].host,
+                             n->cfg->nodes[n->service.self].port, &n->listener, err);
+    r = config_split_addr(n->opts.gateway, &n->host, &port, err);
+    if (r != 0)
+        return err_wrap(err, r, "--gateway %s", n->opts.gateway);
+    return listener_bind(n->host, port, &n->listener, err);
+}
+
+static int open_store(struct node *n, struct err *err)
+{
+    bool fresh = true;
+    int r;
+
+    if (n->opts.memory) {
+        r = store_memory_open(&n->service.store);
+        return r == 0 ? 0 : err_set(err, r, "cannot open the store: %s", strerror(-r));
+    }
+    if (n->opts.data != NULL)
+        r = snprintf(n->data, sizeof(n->data), "%s", n->opts.data);
+    else
+        r = snprintf(n->data, sizeof(n->data), "data-%s", n->opts.id);
+    if (r < 0 || (size_t)r >= sizeof(n->data))
+        return err_set(err, -ENAMETOOLONG, "the name of the data directory is too long");
+    r = store_rocksdb_open(n->data, n->opts.id, n->opts.fsync, &n->service.store, &fresh, err);
+    if (r == 0 && fresh)
+        log_event(LOG_LEVEL_INFO, "new-data-directory", "dir=%s",
+                  log_quote(n->data, strlen(n->data)));
+    return r;
+}
+
+static int open_replica(struct node *n, struct err *err)
+{
+    struct service *s = &n->service;
+    struct replica_opts opts = {
+        .ring = n->cfg->ring,
+        .self = s->self,
+        .cfg = n->cfg,
+        .store = s->store,
+        .clock = s->clock,
+        .max_value_size = n->cfg->max_value_size,
+    };
+    int r;
+
+    if (getrandom(&opts.seed, sizeof(opts.seed), 0) != (ssize_t)sizeof(opts.seed))
+        return err_set(err, -EIO, "no randomness: %s", strerror(errno));
+    r = replica_open(&opts, &s->replica, err);
+    if (r != 0)
+        return r;
+    r = watch_new(s->store, s->clock, &s->watch);
+    return r == 0 ? 0 : err_set(err, r, "cannot watch the store: %s", strerror(-r));
+}
+
+/* A peer has said hello: what it is now must be known here, durably. */
+static void on_hello(void *arg, unsigned node, const struct answer *a)
+{
+    struct service *s = arg;
+    int err =
+        s->replica == NULL || node == s->self ? 0 : replica_learn(s->replica, node, a->incarnation);
+
+    if (err != 0)
+        log_event(LOG_LEVEL_ERROR, "cannot-store-incarnation", "node=%s error=%s",
+                  s->cfg->nodes[node].id, log_quote(strerror(-err), strlen(strerror(-err))));
+}
+
+static int open_cluster(struct node *n, struct err *err)
+{
+    struct cluster_opts opts = {
+        .cfg = n->cfg,
+        .timeout_ms = TIMEOUT_DEFAULT_MS,
+        .self = n->service.self,
+        .incarnation = n->service.replica == NULL ? 0 : replica_incarnation(n->service.replica),
+        .on_hello = on_hello,
+        .on_hello_arg = &n->service,
+    };
+    int r = transport_http_setup();
+
+    if (r != 0)
+        return err_set(err, r, "cannot start libcurl");
+    r = listener_listen(n->listener, err);
+    if (r != 0)
+        return r;
+    return cluster_open(&opts, &n->service.cluster, err);
+}
+
+static int open_server(struct node *n, struct err *err)
+{
+    struct server_opts opts = {
+        .handler = service_handler,
+        .ctx = &n->service,
+        .clock = n->service.clock,
+        .listener = n->listener,
+        .connections_max = connections_max(),
+    };
+    uint64_t two_values = 2 * n->cfg->max_value_size;
+    int r;
+
+    n->service.metrics = metrics_new();
+    if (n->service.metrics == NULL)
+        return err_set(err, -ENOMEM, "no memory");
+    n->service.memory.max = two_values > MEMORY_MIN ? two_values : MEMORY_MIN;
+    r = server_open(&opts, &n->server, err);
+    if (r == 0)
+        n->listener = NULL;
+    return r;
+}
+
+static int node_start(struct node *n, struct err *err)
+{
+    int r;
+
+    n->service.clock = clock_real();
+    n->service.started_us = n->service.clock->mono_us(n->service.clock);
+    n->service.forward = n->opts.forward;
+    r = load_config(n, err);
+    if (r == 0)
+        r = bind_address(n, err);
+    if (r == 0 && n->opts.gateway == NULL) {
+        warn_about(n->cfg);
+        r = open_store(n, err);
+        if (r == 0)
+            r = open_replica(n, err);
+    }
+    if (r == 0)
+        r = open_cluster(n, err);
+    if (r == 0)
+        r = open_server(n, err);
+    return r;
+}
+
+/* --- stop ------------------------------------------------------------------------------------- */
+
+static void node_stop(struct node *n)
+{
+    struct service *s = &n->service;
+
+    if (n->server != NULL)
+        server_drain(n->server, DRAIN_MS);
+    if (s->cluster != NULL)
+        cluster_close(s->cluster);
+    server_close(n->server);
+    listener_free(n->listener);
+    watch_free(s->watch);
+    if (s->replica != NULL)
+        replica_close(s->replica);
+    if (s->store != NULL)
+        s->store->ops->close(s->store);
+    metrics_free(s->metrics);
+    config_free(n->cfg);
+    free(n->host);
+}
+
+/* --- main ------------------------------------------------------------------------------------- */
+
+/* Blocked in all threads, which inherit it; the main one waits for them. */
+static void block_signals(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of the store, not the end */
+}
+
+int main(int argc, char **argv)
+{
+    struct node n = {0};
+    struct err err = {{0}};
+    sigset_t signals;
+    int code = options_parse(argc, argv, &n.opts), sig;
+
+    if (code >= 0)
+        return code;
+    log_open("kvnode", LOG_LEVEL_INFO);
+    block_signals(&signals);
+    if (node_start(&n, &err) != 0) {
+        fprintf(stderr, "kvnode: %s\n", err.msg);
+        node_stop(&n);
+        return 1;
+    }
+    log_event(LOG_LEVEL_INFO, "listening", "node=%s addr=%s%s",
+              log_quote(n.service.name, strlen(n.service.name)),
+              n.opts.gateway != NULL ? n.opts.gateway : n.cfg->nodes[n.service.self].addr,
+              n.opts.gateway != NULL ? " gateway=yes" : "");
+    notify_manager("READY=1");
+    if (sigwait(&signals, &sig) != 0)
+        sig = SIGTERM;
+    log_event(LOG_LEVEL_INFO, "stopping", "signal=%s", sigabbrev_np(sig));
+    notify_manager("STOPPING=1");
+    node_stop(&n);
+    log_event(LOG_LEVEL_INFO, "stopped", "node=ok");
+    return 0;
+}

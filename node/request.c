@@ -90,7 +90,8 @@ static int check_head(struct replica_request *rq)
             m->ring, ring_fingerprint(opts->ring));
     if (request_check_late(rq) < 0)
         return rq->err;
-    if (of_key && !ring_is_replica(opts->ring, m->key, opts->self))
+    /* A peek asks all nodes what is below the key; of the key itself, others know nothing. */
+    if (of_key && !(m->flags & MSG_PEEK) && !ring_is_replica(opts->ring, m->key, opts->self))
         return request_fail(rq, -EREMCHG, "this node is no replica of the key");
     if (m->kind == MSG_PREPARE && check_ballot(rq, m->ballot) < 0)
         return rq->err;

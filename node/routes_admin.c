@@ -1,0 +1,279 @@
+/*
+ * routes_admin.c - /replicas/{key}, /health, /status, /metrics: answered from what this process
+ * knows, at once.
+ */
+#include "node/routes.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/json.h"
+
+/* Replies with the JSON in *text; takes it. */
+static struct task *reply_json(struct exchange *x, struct buf *text)
+{
+    struct response r = {0};
+
+    buf_u8(text, '\n');
+    if (text->err != 0) {
+        buf_fini(text);
+        reply_problem(x, 503, "out of memory");
+    } else {
+        response_json(&r, 200, text);
+        exchange_reply(x, &r);
+    }
+    return NULL;
+}
+
+struct task *replicas_begin(struct service *s, struct exchange *x, struct span rest)
+{
+    struct buf key = {0}, text = {0};
+    struct response r = {0};
+
+    if (!only_get(x) || !no_query(x) || !take_key(x, rest, &key))
+        return NULL;
+    replica_owners_json(s->cfg, buf_span(&key), &text);
+    buf_fini(&key);
+    if (text.err != 0) {
+        buf_fini(&text);
+        reply_problem(x, 503, "out of memory");
+        return NULL;
+    }
+    response_json(&r, 200, &text);
+    exchange_reply(x, &r);
+    return NULL;
+}
+
+/* --- health ----------------------------------------------------------------------------------- */
+
+struct task *health_begin(struct service *s, struct exchange *x, struct span rest)
+{
+    struct buf text = {0};
+    struct json j = {.out = &text};
+    int err;
+
+    (void)rest;
+    if (!only_get(x) || !no_query(x))
+        return NULL;
+    err = s->watch == NULL ? 0 : watch_state(s->watch);
+    if (err != 0) {
+        reply_problem(x, 503, "the store does not work: %s", strerror(-err));
+        return NULL;
+    }
+    json_begin(&j, '{');
+    json_key(&j, "status");
+    json_str(&j, span_str("ok"));
+    json_key(&j, "node");
+    json_str(&j, span_str(s->name));
+    json_key(&j, "version");
+    json_str(&j, span_str(KVFS_VERSION));
+    json_end(&j, '}');
+    return reply_json(x, &text);
+}
+
+/* --- status ----------------------------------------------------------------------------------- */
+
+/* The moment at which the monotonic clock showed mono_us, as RFC 3339. */
+static void json_moment(struct json *j, struct clock *clock, uint64_t mono_us)
+{
+    uint64_t us = clock->wall_us(clock) - (clock->mono_us(clock) - mono_us);
+    time_t t = (time_t)(us / 1000000);
+    struct tm tm;
+    char date[64], text[96];
+
+    if (gmtime_r(&t, &tm) == NULL || strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm) == 0)
+        date[0] = '\0';
+    snprintf(text, sizeof(text), "%s.%03uZ", date, (unsigned)(us / 1000 % 1000));
+    json_str(j, span_str(text));
+}
+
+static void add_hex(struct json *j, const char *name, uint64_t v)
+{
+    char hex[17];
+
+    snprintf(hex, sizeof(hex), "%016" PRIx64, v);
+    json_key(j, name);
+    json_str(j, span_str(hex));
+}
+
+static void add_self(struct json *j, struct service *s)
+{
+    struct store_stats st;
+    int err = watch_state(s->watch);
+
+    json_key(j, "alive");
+    json_bool(j, err == 0);
+    json_key(j, "since");
+    json_moment(j, s->clock, s->started_us);
+    json_key(j, "self");
+    json_bool(j, true);
+    if (err != 0) {
+        json_key(j, "last_error");
+        json_str(j, span_str(strerror(-err)));
+    }
+    add_hex(j, "incarnation", replica_incarnation(s->replica));
+    if (s->store->ops->stats(s->store, &st) != 0)
+        return;
+    json_key(j, "keys");
+    json_u64(j, st.n_keys);
+    json_key(j, "disk_free");
+    json_u64(j, st.disk_free);
+    json_key(j, "disk_total");
+    json_u64(j, st.disk_total);
+}
+
+static void add_peer(struct json *j, struct service *s, unsigned node)
+{
+    struct health_info h = health_get(cluster_health(s->cluster), node);
+
+    json_key(j, "alive");
+    json_bool(j, h.up && h.seen_us != 0);
+    if (h.since_us != 0) {
+        json_key(j, "since");
+        json_moment(j, s->clock, h.since_us);
+    }
+    if (h.last_err != 0 && !(h.up && h.last_err != -ESTALE)) {
+        json_key(j, "last_error");
+        json_str(j,
+                 span_str(h.last_err == -ESTALE ? "it holds another ring" : strerror(-h.last_err)));
+    }
+    if (h.seen_us == 0)
+        return;
+    json_key(j, "latency_us");
+    json_u64(j, h.latency_us);
+    add_hex(j, "incarnation", h.incarnation);
+    if (h.recovering) {
+        json_key(j, "recovering");
+        json_bool(j, true);
+    }
+    json_key(j, "keys");
+    json_u64(j, h.n_keys);
+    json_key(j, "disk_free");
+    json_u64(j, h.disk_free);
+    json_key(j, "disk_total");
+    json_u64(j, h.disk_total);
+}
+
+static void add_ring(struct json *j, const struct config *cfg)
+{
+    json_key(j, "ring");
+    json_begin(j, '{');
+    json_key(j, "total_vnodes");
+    json_u64(j, ring_n_points(cfg->ring));
+    json_key(j, "hash");
+    json_str(j, span_str(cfg->hash == RING_FNV1A_MIX ? "fnv1a-mix" : "fnv1a"));
+    json_key(j, "replication_factor");
+    json_u64(j, cfg->replication_factor);
+    add_hex(j, "fingerprint", ring_fingerprint(cfg->ring));
+    json_end(j, '}');
+}
+
+struct task *status_begin(struct service *s, struct exchange *x, struct span rest)
+{
+    struct buf text = {0};
+    struct json j = {.out = &text};
+
+    (void)rest;
+    if (!only_get(x) || !no_query(x))
+        return NULL;
+    json_begin(&j, '{');
+    json_key(&j, "nodes");
+    json_begin(&j, '[');
+    for (unsigned i = 0; i < s->cfg->n_nodes; i++) {
+        json_begin(&j, '{');
+        json_key(&j, "id");
+        json_str(&j, span_str(s->cfg->nodes[i].id));
+        json_key(&j, "addr");
+        json_str(&j, span_str(s->cfg->nodes[i].addr));
+        if (i == s->self)
+            add_self(&j, s);
+        else
+            add_peer(&j, s, i);
+        json_end(&j, '}');
+    }
+    json_end(&j, ']');
+    add_ring(&j, s->cfg);
+    json_key(&j, "node");
+    json_str(&j, span_str(s->name));
+    json_key(&j, "version");
+    json_str(&j, span_str(KVFS_VERSION));
+    json_end(&j, '}');
+    return reply_json(x, &text);
+}
+
+/* --- metrics ---------------------------------------------------------------------------------- */
+
+static void write_store(struct service *s, struct buf *out)
+{
+    struct store_stats st;
+
+    metrics_gauge(out, "kvfs_store_healthy", "Whether the store could last be written and synced.",
+                  watch_state(s->watch) == 0);
+    if (s->store->ops->stats(s->store, &st) != 0)
+        return;
+    metrics_gauge(out, "kvfs_store_keys", "Keys in this node's store (an estimate).",
+                  (double)st.n_keys);
+    metrics_gauge(out, "kvfs_store_disk_free_bytes", "Free bytes of the file system below.",
+                  (double)st.disk_free);
+    metrics_gauge(out, "kvfs_store_disk_total_bytes", "Size of the file system below.",
+                  (double)st.disk_total);
+}
+
+/* A label value: ids and addresses may hold quotes and backslashes. */
+static void write_label(struct buf *out, const char *s)
+{
+    for (; *s != '\0'; s++) {
+        if (*s == '"' || *s == '\\')
+            buf_u8(out, '\\');
+        if (*s == '\n')
+            buf_add_str(out, "\\n");
+        else
+            buf_u8(out, (uint8_t)*s);
+    }
+}
+
+static void write_peers(struct service *s, struct buf *out)
+{
+    buf_add_str(
+        out,
+        "# HELP kvfs_peer_up Whether this process reaches the node.\n# TYPE kvfs_peer_up gauge\n");
+    for (unsigned i = 0; i < s->cfg->n_nodes; i++) {
+        struct health_info h = health_get(cluster_health(s->cluster), i);
+
+        if (i == s->self)
+            continue;
+        buf_add_str(out, "kvfs_peer_up{node=\"");
+        write_label(out, s->cfg->nodes[i].id);
+        buf_addf(out, "\"} %d\n", h.up && h.seen_us != 0);
+    }
+}
+
+struct task *metrics_begin(struct service *s, struct exchange *x, struct span rest)
+{
+    struct response r = {.status = 200};
+    struct buf *out = &r.text;
+
+    (void)rest;
+    if (!only_get(x) || !no_query(x))
+        return NULL;
+    metrics_write(s->metrics, out);
+    metrics_gauge(out, "kvfs_http_connections", "Open connections.", exchange_connections(x));
+    metrics_gauge(out, "kvfs_memory_bytes", "Memory held by bodies and large values under way.",
+                  (double)atomic_load(&s->memory.used));
+    metrics_gauge(out, "kvfs_uptime_seconds", "Since the process started.",
+                  (double)(s->clock->mono_us(s->clock) - s->started_us) / 1e6);
+    if (s->store != NULL)
+        write_store(s, out);
+    write_peers(s, out);
+    if (out->err != 0) {
+        response_fini(&r);
+        reply_problem(x, 503, "out of memory");
+        return NULL;
+    }
+    response_header(&r, "Content-Type", "text/plain; version=0.0.4; charset=utf-8");
+    exchange_reply(x, &r);
+    return NULL;
+}

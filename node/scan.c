@@ -4,8 +4,11 @@
  */
 #include "node/scan.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
+
+#include "common/hash.h"
 
 /* Bytes after which a page ends early, so that an answer stays small whatever the keys. */
 #define PAGE_LEN_MAX (4u << 20)
@@ -77,10 +80,75 @@ static int seek_start(struct store *s, struct store_iter *it, const struct messa
     return seek_above(s, it, m->start_after);
 }
 
+static uint64_t dead_hash(struct span key, struct ballot version)
+{
+    uint64_t h = hash_fmix64(version.counter ^ hash_fmix64(version.proposer));
+
+    return hash_fmix64(hash_xxh3(key) ^ h);
+}
+
 /*
- * Adds the entry of the key that the iterator stands on, or not, and moves on. 1: added, 0: not
- * worth an entry, -errno.
+ * Walks from where the iterator stands over the keys that begin with group, up to the first live
+ * one, whose entry is *e. Where all are dead it is that of the first, with a digest of them all in
+ * rdev: by that nodes can tell whether they know of the same deletions, which may hide what others
+ * still have. e->key borrows from own. 1: there are such keys, 0: there are none, -errno.
  */
+static int walk_group(struct store *s, struct store_iter *it, struct span group, struct buf *own,
+                      struct entry *e)
+{
+    uint64_t digest = 0;
+    bool any = false;
+
+    while (s->ops->iter_valid(it) && span_has_prefix(s->ops->iter_key(it), group)) {
+        struct span key = s->ops->iter_key(it);
+        struct record rec;
+        int err = record_decode(s->ops->iter_record(it), key, &rec);
+
+        if (err < 0)
+            return err;
+        if (!any || record_is_live(&rec)) {
+            buf_clear(own);
+            buf_add_span(own, key);
+            if (own->err < 0)
+                return own->err;
+            entry_of_record(e, buf_span(own), &rec);
+            any = true;
+        }
+        if (record_is_live(&rec))
+            return 1;
+        digest ^= dead_hash(key, rec.version);
+        s->ops->iter_next(it);
+    }
+    if (any)
+        e->rdev = digest;
+    return s->ops->iter_err(it) < 0 ? s->ops->iter_err(it) : any;
+}
+
+/* Adds the entry of the group of the key that the iterator stands on, and moves on behind it. */
+static int list_group(struct store *s, struct store_iter *it, struct span group,
+                      struct buf *entries)
+{
+    struct buf name = {0}, own = {0};
+    struct entry e;
+    int err;
+
+    buf_add_span(&name, group); /* the iterator's bytes go when it moves */
+    err = name.err;
+    if (err == 0)
+        err = walk_group(s, it, buf_span(&name), &own, &e);
+    if (err < 0)
+        goto out;
+    assert(err == 1);
+    e.prefix_len = (uint32_t)name.len;
+    entry_encode(entries, &e);
+    err = seek_past_group(s, it, buf_span(&name));
+out:
+    buf_fini(&own);
+    buf_fini(&name);
+    return err;
+}
+
+/* Adds the entry of the key that the iterator stands on, or of its group, and moves on. */
 static int list_step(struct store *s, struct store_iter *it, const struct message *m,
                      struct buf *entries)
 {
@@ -88,22 +156,17 @@ static int list_step(struct store *s, struct store_iter *it, const struct messag
     size_t group = group_len(m, key);
     struct record rec;
     struct entry e;
-    int err = record_decode(s->ops->iter_record(it), key, &rec);
+    int err;
 
+    if (group > 0)
+        return list_group(s, it, span_head(key, group), entries);
+    err = record_decode(s->ops->iter_record(it), key, &rec);
     if (err < 0)
         return err;
-    if (group > 0 && !record_is_live(&rec)) {
-        s->ops->iter_next(it);
-        return 0;
-    }
     entry_of_record(&e, key, &rec);
-    e.prefix_len = (uint32_t)group;
     entry_encode(entries, &e);
-    if (group > 0)
-        err = seek_past_group(s, it, span_head(key, group));
-    else
-        s->ops->iter_next(it);
-    return err < 0 ? err : 1;
+    s->ops->iter_next(it);
+    return 0;
 }
 
 int scan_list(struct store *s, const struct message *m, struct buf *entries, uint32_t *n_entries,
@@ -121,17 +184,12 @@ int scan_list(struct store *s, const struct message *m, struct buf *entries, uin
     err = seek_start(s, it, m);
     while (err == 0 && !full && s->ops->iter_valid(it) &&
            span_has_prefix(s->ops->iter_key(it), m->key)) {
-        int added;
-
         if (n == limit || entries->len >= PAGE_LEN_MAX) {
             full = true;
             break;
         }
-        added = list_step(s, it, m, entries);
-        if (added < 0)
-            err = added;
-        else
-            n += (uint32_t)added;
+        err = list_step(s, it, m, entries);
+        n++;
     }
     if (err == 0)
         err = s->ops->iter_err(it);
@@ -149,8 +207,6 @@ int scan_below(struct store *s, struct span key, struct buf *own, struct entry *
 {
     struct buf prefix = {0};
     struct store_iter *it = NULL;
-    struct record rec;
-    bool live = false;
     int err;
 
     buf_add_span(&prefix, key);
@@ -161,26 +217,11 @@ int scan_below(struct store *s, struct span key, struct buf *own, struct entry *
     if (err < 0)
         goto out;
     s->ops->iter_seek(it, buf_span(&prefix));
-    while (!live && s->ops->iter_valid(it) &&
-           span_has_prefix(s->ops->iter_key(it), buf_span(&prefix))) {
-        err = record_decode(s->ops->iter_record(it), s->ops->iter_key(it), &rec);
-        if (err < 0)
-            goto out;
-        live = record_is_live(&rec);
-        if (!live)
-            s->ops->iter_next(it);
-    }
-    err = s->ops->iter_err(it);
-    if (err == 0 && live) {
-        buf_clear(own);
-        buf_add_span(own, s->ops->iter_key(it));
-        err = own->err;
-    }
+    err = walk_group(s, it, buf_span(&prefix), own, entry);
     if (err < 0)
         goto out;
-    if (live)
-        entry_of_record(entry, buf_span(own), &rec);
-    *found = live;
+    *found = err == 1;
+    err = 0;
 out:
     if (it != NULL)
         s->ops->iter_free(it);

@@ -33,8 +33,10 @@ static struct sim_opts draw_sim(const struct schedule *sc, struct rng *rng, uint
         return o;
     }
     o.net.duplicate = PICK(rng, 0, 100, 300);
-    if (sc->one_in_trouble)
+    if (sc->one_in_trouble) {
+        o.net.delay_us = PICK(rng, 100, 1000);
         return o;
+    }
     o.net.lose = PICK(rng, 0, 50, 200);
     o.net.linger = PICK(rng, 0, 50, 200);
     o.net.linger_us = timeout_ms * 1000ull * PICK(rng, 0, 1, 3) + 50000;
@@ -143,7 +145,7 @@ uint64_t schedule_first_seed(uint64_t usual)
 unsigned schedule_count(unsigned usual)
 {
 #ifdef __SANITIZE_ADDRESS__
-    usual /= 10;
+    usual /= 4;
 #endif
     return (unsigned)from_environment("KVFS_SIM_COUNT", usual);
 }

@@ -1081,12 +1081,12 @@ static void a_listing_without_delimiter_names_every_key_and_tombstone(void **sta
     assert_list(f, "x", "", 100, false, "");
 }
 
-static void a_listing_with_delimiter_rolls_up_what_is_live(void **state)
+static void a_listing_with_delimiter_rolls_up_groups_live_or_dead(void **state)
 {
     struct fixture *f = *state;
 
     fill(f);
-    assert_list(f, "", "", 100, true, "a a/>a/ a0 b/2>b/ -bb c");
+    assert_list(f, "", "", 100, true, "a a/>a/ a0 b/2>b/ -bb c -d/1>d/");
     assert_list(f, "a/", "", 100, true, "a/ -a/w a/x a/y/z>a/y/");
     assert_list(f, "a", "", 100, true, "a a/>a/ a0");
     assert_list(f, "d/", "", 100, true, "-d/1 -d/2");
@@ -1101,9 +1101,9 @@ static void a_listing_goes_on_behind_a_group_that_was_given(void **state)
     assert_list(f, "", "a", 2, true, "a/>a/ a0 +");
     assert_list(f, "", "a/", 2, true, "a0 b/2>b/ +");
     assert_list(f, "", "a/x", 2, true, "a0 b/2>b/ +");
-    /* D/ has nothing live, which only a look at it can tell. */
     assert_list(f, "", "b/", 2, true, "-bb c +");
-    assert_list(f, "", "c", 2, true, "");
+    assert_list(f, "", "c", 2, true, "-d/1>d/");
+    assert_list(f, "", "d/", 2, true, "");
     assert_list(f, "a/", "a/", 2, true, "-a/w a/x +");
     assert_list(f, "a/", "a/x", 2, true, "a/y/z>a/y/");
     assert_list(f, "a/", "a/y/", 2, true, "");
@@ -1129,31 +1129,63 @@ static void a_page_ends_early_when_it_becomes_long(void **state)
     got_fini(&g);
 }
 
-static void peek(struct fixture *f, const char *key, const char *expected)
+static void peek(struct fixture *f, const char *key, struct got *g)
 {
     struct message m = message(f, MSG_READ, key);
-    struct got g = {0};
 
     m.flags = MSG_PEEK;
-    send_message(f, &m, (struct span){0}, &g);
-    assert_int_equal(g.a.kind, ANS_STATE);
-    assert_int_equal(g.a.has_peek, expected != NULL);
-    if (expected != NULL)
-        assert_true(span_eq(g.a.peek.key, span_str(expected)));
+    send_message(f, &m, (struct span){0}, g);
+    assert_int_equal(g->a.kind, ANS_STATE);
+}
+
+static void assert_peek(struct fixture *f, const char *key, const char *expected, uint32_t flags)
+{
+    struct got g = {0};
+
+    peek(f, key, &g);
+    assert_true(g.a.has_peek);
+    assert_true(span_eq(g.a.peek.key, span_str(expected)));
+    assert_int_equal(g.a.peek.flags, flags);
     got_fini(&g);
 }
 
-static void peek_finds_the_first_live_key_below(void **state)
+static void assert_nothing_below(struct fixture *f, const char *key)
+{
+    struct got g = {0};
+
+    peek(f, key, &g);
+    assert_false(g.a.has_peek);
+    got_fini(&g);
+}
+
+static void peek_finds_the_first_live_key_below_or_tells_of_the_dead(void **state)
 {
     struct fixture *f = *state;
 
     fill(f);
-    peek(f, "a", "a/");
-    peek(f, "a/y", "a/y/z");
-    peek(f, "b", "b/2");
-    peek(f, "d", NULL);
-    peek(f, "c", NULL);
-    peek(f, "zz", NULL);
+    assert_peek(f, "a", "a/", 0);
+    assert_peek(f, "a/y", "a/y/z", 0);
+    assert_peek(f, "b", "b/2", 0);
+    assert_peek(f, "d", "d/1", RECORD_TOMBSTONE);
+    assert_nothing_below(f, "c");
+    assert_nothing_below(f, "zz");
+}
+
+static void each_deletion_in_a_dead_group_changes_its_digest(void **state)
+{
+    struct fixture *f = *state;
+    struct got g = {0};
+    uint64_t seen[3];
+
+    for (unsigned i = 0; i < 3; i++) {
+        static const char *const dead[] = {"d/1", "d/2", "d/2"}; /* the last one again, newer */
+
+        assert_int_equal(accept_tombstone(f, dead[i], 10 + i, &g), ANS_ACCEPTED);
+        peek(f, "d", &g);
+        seen[i] = g.a.peek.rdev;
+    }
+    assert_true(seen[0] != seen[1] && seen[1] != seen[2] && seen[0] != seen[2]);
+    got_fini(&g);
 }
 
 static void people_can_look_at_this_copy(void **state)
@@ -1212,10 +1244,11 @@ int main(void)
         TEST(a_damaged_value_is_never_served),
         TEST(every_answer_names_the_incarnations_of_the_others),
         TEST(a_listing_without_delimiter_names_every_key_and_tombstone),
-        TEST(a_listing_with_delimiter_rolls_up_what_is_live),
+        TEST(a_listing_with_delimiter_rolls_up_groups_live_or_dead),
         TEST(a_listing_goes_on_behind_a_group_that_was_given),
         TEST(a_page_ends_early_when_it_becomes_long),
-        TEST(peek_finds_the_first_live_key_below),
+        TEST(peek_finds_the_first_live_key_below_or_tells_of_the_dead),
+        TEST(each_deletion_in_a_dead_group_changes_its_digest),
         TEST(people_can_look_at_this_copy),
     };
 

@@ -1,0 +1,253 @@
+/* conns.c - the open connections and the thread that ends those past their deadline. */
+#include "node/conns.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "common/list.h"
+
+struct conn {
+    struct conns *owner;
+    struct list link; /* lock */
+    int fd;
+    bool evicted; /* lock */
+    bool linger;  /* the server thread's that serves it */
+    _Atomic bool waits, keep;
+    _Atomic uint64_t since_us;    /* when it began to wait */
+    _Atomic uint64_t deadline_us; /* 0: none */
+};
+
+struct conns {
+    struct clock *clock;
+    unsigned soft_max;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    struct list all;          /* lock */
+    unsigned n, n_evicted;    /* lock; n_evicted: shut down for room, not yet removed */
+    bool stop;                /* lock */
+    _Atomic uint64_t next_us; /* when the thread looks again; UINT64_MAX: when woken */
+};
+
+/* Shuts down what is past its deadline; returns the earliest deadline of the rest. */
+static uint64_t expire_locked(struct conns *cs, uint64_t now)
+{
+    uint64_t next = UINT64_MAX;
+
+    for (struct list *l = cs->all.next; l != &cs->all; l = l->next) {
+        struct conn *c = container_of(l, struct conn, link);
+        uint64_t due = atomic_load(&c->deadline_us);
+
+        if (due == 0)
+            continue;
+        if (due > now) {
+            if (due < next)
+                next = due;
+        } else if (atomic_compare_exchange_strong(&c->deadline_us, &due, 0)) {
+            shutdown(c->fd, SHUT_RDWR);
+        }
+    }
+    return next;
+}
+
+static struct conn *longest_waiting_locked(struct conns *cs)
+{
+    struct conn *found = NULL;
+
+    for (struct list *l = cs->all.next; l != &cs->all; l = l->next) {
+        struct conn *c = container_of(l, struct conn, link);
+
+        if (c->evicted || !atomic_load(&c->waits) || atomic_load(&c->keep))
+            continue;
+        if (found == NULL || atomic_load(&c->since_us) < atomic_load(&found->since_us))
+            found = c;
+    }
+    return found;
+}
+
+static void make_room_locked(struct conns *cs)
+{
+    while (cs->n - cs->n_evicted > cs->soft_max) {
+        struct conn *c = longest_waiting_locked(cs);
+
+        if (c == NULL)
+            return;
+        c->evicted = true;
+        cs->n_evicted++;
+        shutdown(c->fd, SHUT_RDWR);
+    }
+}
+
+static struct timespec from_now(uint64_t us)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    us += (uint64_t)ts.tv_nsec / 1000;
+    ts.tv_sec += (time_t)(us / 1000000);
+    ts.tv_nsec = (long)(us % 1000000 * 1000);
+    return ts;
+}
+
+static void *conns_thread(void *arg)
+{
+    struct conns *cs = arg;
+
+    pthread_mutex_lock(&cs->lock);
+    while (!cs->stop) {
+        uint64_t now, next;
+
+        /*
+         * Far away first: a deadline that is set while we look must not find an old, nearer value
+         * and stay silent.
+         */
+        atomic_store(&cs->next_us, UINT64_MAX);
+        now = cs->clock->mono_us(cs->clock);
+        next = expire_locked(cs, now);
+        make_room_locked(cs);
+        atomic_store(&cs->next_us, next);
+        if (next == UINT64_MAX) {
+            pthread_cond_wait(&cs->wake, &cs->lock);
+        } else {
+            struct timespec ts = from_now(next - now);
+
+            pthread_cond_clockwait(&cs->wake, &cs->lock, CLOCK_MONOTONIC, &ts);
+        }
+    }
+    pthread_mutex_unlock(&cs->lock);
+    return NULL;
+}
+
+int conns_new(struct clock *clock, unsigned soft_max, struct conns **out)
+{
+    struct conns *cs = calloc(1, sizeof(*cs));
+    int err;
+
+    if (cs == NULL)
+        return -ENOMEM;
+    cs->clock = clock;
+    cs->soft_max = soft_max;
+    atomic_store(&cs->next_us, UINT64_MAX);
+    list_init(&cs->all);
+    pthread_mutex_init(&cs->lock, NULL);
+    pthread_cond_init(&cs->wake, NULL);
+    err = pthread_create(&cs->thread, NULL, conns_thread, cs);
+    if (err != 0) {
+        pthread_cond_destroy(&cs->wake);
+        pthread_mutex_destroy(&cs->lock);
+        free(cs);
+        return -err;
+    }
+    pthread_setname_np(cs->thread, "kv-deadlines");
+    *out = cs;
+    return 0;
+}
+
+void conns_free(struct conns *cs)
+{
+    if (cs == NULL)
+        return;
+    pthread_mutex_lock(&cs->lock);
+    cs->stop = true;
+    pthread_cond_signal(&cs->wake);
+    pthread_mutex_unlock(&cs->lock);
+    pthread_join(cs->thread, NULL);
+    assert(list_empty(&cs->all));
+    pthread_cond_destroy(&cs->wake);
+    pthread_mutex_destroy(&cs->lock);
+    free(cs);
+}
+
+unsigned conns_count(struct conns *cs)
+{
+    unsigned n;
+
+    pthread_mutex_lock(&cs->lock);
+    n = cs->n;
+    pthread_mutex_unlock(&cs->lock);
+    return n;
+}
+
+struct conn *conn_add(struct conns *cs, int fd, uint64_t deadline_us)
+{
+    struct conn *c = calloc(1, sizeof(*c));
+
+    if (c == NULL)
+        return NULL;
+    c->owner = cs;
+    c->fd = fd;
+    list_init(&c->link);
+    pthread_mutex_lock(&cs->lock);
+    list_insert(&cs->all, &c->link);
+    if (++cs->n - cs->n_evicted > cs->soft_max)
+        pthread_cond_signal(&cs->wake);
+    pthread_mutex_unlock(&cs->lock);
+    conn_waits(c, deadline_us);
+    return c;
+}
+
+void conn_remove(struct conn *c)
+{
+    struct conns *cs = c->owner;
+
+    pthread_mutex_lock(&cs->lock);
+    list_remove(&c->link);
+    cs->n--;
+    if (c->evicted)
+        cs->n_evicted--;
+    pthread_mutex_unlock(&cs->lock);
+    free(c);
+}
+
+static void set_deadline(struct conn *c, uint64_t deadline_us)
+{
+    struct conns *cs = c->owner;
+
+    atomic_store(&c->deadline_us, deadline_us);
+    if (deadline_us == 0 || deadline_us >= atomic_load(&cs->next_us))
+        return;
+    /*
+     * Under the lock, so that the thread is either before its look at this deadline or in its wait.
+     */
+    pthread_mutex_lock(&cs->lock);
+    pthread_cond_signal(&cs->wake);
+    pthread_mutex_unlock(&cs->lock);
+}
+
+void conn_waits(struct conn *c, uint64_t deadline_us)
+{
+    atomic_store(&c->since_us, c->owner->clock->mono_us(c->owner->clock));
+    atomic_store(&c->waits, true);
+    set_deadline(c, deadline_us);
+}
+
+void conn_works(struct conn *c, uint64_t deadline_us)
+{
+    atomic_store(&c->waits, false);
+    set_deadline(c, deadline_us);
+}
+
+void conn_keep(struct conn *c)
+{
+    atomic_store(&c->keep, true);
+}
+
+int conn_fd(const struct conn *c)
+{
+    return c->fd;
+}
+
+void conn_linger(struct conn *c)
+{
+    c->linger = true;
+}
+
+bool conn_lingers(const struct conn *c)
+{
+    return c->linger;
+}

@@ -1,0 +1,143 @@
+/* options.c - kvnode's command line. */
+#include "node/options.h"
+
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char usage[] =
+    "usage: kvnode --id ID [--config FILE] [--data DIR] [--store STORE] [--fsync MODE] "
+    "[--no-forward]\n"
+    "       kvnode --gateway HOST:PORT [--config FILE]\n"
+    "\n"
+    "A storage node of a kvfs cluster, or a gateway: a router without storage.\n"
+    "\n"
+    "  --id ID              which node of the cluster this is\n"
+    "  --config FILE        the cluster (default: cluster.json)\n"
+    "  --data DIR           where it keeps its data (default: data-ID)\n"
+    "  --store STORE        rocksdb (default), or memory: gone when it stops\n"
+    "  --fsync MODE         always (default): what is acknowledged is on the disk;\n"
+    "                       everysec, never: a power loss may take the last of it\n"
+    "  --no-forward         answer 421 for keys that this node has no replica of\n"
+    "  --gateway HOST:PORT  serve clients at this address, keep nothing\n"
+    "  --help, --version\n"
+    "\n"
+    "Options may be written with one dash as well.\n";
+
+enum {
+    OPT_CONFIG = 256,
+    OPT_ID,
+    OPT_DATA,
+    OPT_STORE,
+    OPT_FSYNC,
+    OPT_GATEWAY,
+    OPT_NO_FORWARD,
+    OPT_HELP,
+    OPT_VERSION
+};
+
+static const struct option long_options[] = {
+    {"config", required_argument, NULL, OPT_CONFIG},
+    {"id", required_argument, NULL, OPT_ID},
+    {"data", required_argument, NULL, OPT_DATA},
+    {"store", required_argument, NULL, OPT_STORE},
+    {"fsync", required_argument, NULL, OPT_FSYNC},
+    {"gateway", required_argument, NULL, OPT_GATEWAY},
+    {"no-forward", no_argument, NULL, OPT_NO_FORWARD},
+    {"help", no_argument, NULL, OPT_HELP},
+    {"version", no_argument, NULL, OPT_VERSION},
+    {NULL, 0, NULL, 0},
+};
+
+static int __attribute__((format(printf, 1, 2))) complain(const char *fmt, ...)
+{
+    va_list ap;
+
+    fputs("kvnode: ", stderr);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputs(" (see --help)\n", stderr);
+    return 2;
+}
+
+static int take_store(const char *arg, struct options *o)
+{
+    o->memory = strcmp(arg, "memory") == 0;
+    if (o->memory || strcmp(arg, "rocksdb") == 0)
+        return -1;
+    if (strncmp(arg, "redis://", 8) == 0)
+        return complain("--store %s: this version has no Redis store", arg);
+    return complain("--store %s: it is rocksdb or memory", arg);
+}
+
+static int take_fsync(const char *arg, struct options *o)
+{
+    static const char *const modes[] = {[STORE_FSYNC_ALWAYS] = "always",
+                                        [STORE_FSYNC_EVERYSEC] = "everysec",
+                                        [STORE_FSYNC_NEVER] = "never"};
+
+    for (unsigned i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
+        if (strcmp(arg, modes[i]) == 0) {
+            o->fsync = (enum store_fsync)i;
+            return -1;
+        }
+    }
+    return complain("--fsync %s: it is always, everysec or never", arg);
+}
+
+static int take_option(int opt, struct options *o)
+{
+    switch (opt) {
+    case OPT_CONFIG:
+        o->config = optarg;
+        return -1;
+    case OPT_ID:
+        o->id = optarg;
+        return -1;
+    case OPT_DATA:
+        o->data = optarg;
+        return -1;
+    case OPT_STORE:
+        return take_store(optarg, o);
+    case OPT_FSYNC:
+        return take_fsync(optarg, o);
+    case OPT_GATEWAY:
+        o->gateway = optarg;
+        return -1;
+    case OPT_NO_FORWARD:
+        o->forward = false;
+        return -1;
+    case OPT_HELP:
+        fputs(usage, stdout);
+        return 0;
+    case OPT_VERSION:
+        puts("kvnode " KVFS_VERSION);
+        return 0;
+    default: /* getopt has said what is wrong */
+        return 2;
+    }
+}
+
+int options_parse(int argc, char **argv, struct options *out)
+{
+    struct options o = {.config = "cluster.json", .fsync = STORE_FSYNC_ALWAYS, .forward = true};
+    int opt, code;
+
+    while ((opt = getopt_long_only(argc, argv, "", long_options, NULL)) != -1) {
+        code = take_option(opt, &o);
+        if (code >= 0)
+            return code;
+    }
+    if (optind < argc)
+        return complain("unexpected argument %s", argv[optind]);
+    if (o.id == NULL && o.gateway == NULL)
+        return complain("which node is this? --id ID, or --gateway HOST:PORT");
+    if (o.id != NULL && o.gateway != NULL)
+        return complain("--id and --gateway exclude each other");
+    if (o.gateway != NULL && (o.data != NULL || o.memory || !o.forward))
+        return complain("a gateway has no --data, --store and --no-forward");
+    *out = o;
+    return -1;
+}

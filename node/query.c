@@ -1,0 +1,62 @@
+/* query.c - the part of a URL behind '?'. */
+#include "node/query.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common/keypath.h"
+
+static struct span take_until(struct span *rest, char mark)
+{
+    const uint8_t *p = rest->len == 0 ? NULL : memchr(rest->data, mark, rest->len);
+    struct span head = {rest->data, p == NULL ? rest->len : (size_t)(p - rest->data)};
+    size_t skip = p == NULL ? rest->len : head.len + 1;
+
+    *rest = span_of(rest->data + skip, rest->len - skip);
+    return head;
+}
+
+static int parse_one(struct span name, struct span value, struct query_param *params, unsigned n,
+                     struct err *err)
+{
+    for (unsigned i = 0; i < n; i++) {
+        struct query_param *p = &params[i];
+        int r;
+
+        if (!span_eq(name, span_str(p->name)))
+            continue;
+        if (p->given)
+            return err_set(err, -EINVAL, "query parameter %s is given twice", p->name);
+        p->given = true;
+        r = value.len == 0 ? 0 : key_from_url(&p->value, value);
+        if (r == -ENAMETOOLONG)
+            return err_set(err, r, "query parameter %s is too long", p->name);
+        if (r != 0)
+            return err_set(err, r, "query parameter %s holds a bad %%-escape or a NUL", p->name);
+        return p->value.err;
+    }
+    return err_set(err, -EINVAL, "unknown query parameter %.*s (a '?' in a key is written %%3F)",
+                   (int)(name.len < 64 ? name.len : 64), (const char *)name.data);
+}
+
+int query_parse(struct span query, struct query_param *params, unsigned n, struct err *err)
+{
+    while (query.len > 0) {
+        struct span value = take_until(&query, '&');
+        struct span name = take_until(&value, '=');
+        int r;
+
+        if (name.len == 0 && value.len == 0)
+            continue;
+        r = parse_one(name, value, params, n, err);
+        if (r != 0)
+            return r;
+    }
+    return 0;
+}
+
+void query_fini(struct query_param *params, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        buf_fini(&params[i].value);
+}

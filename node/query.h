@@ -1,0 +1,23 @@
+/* query.h - the part of a URL behind '?': decoded once, '+' is a plus, unknown names are errors. */
+#ifndef KVFS_NODE_QUERY_H
+#define KVFS_NODE_QUERY_H
+
+#include <stdbool.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+
+struct query_param {
+    const char *name;
+    bool given;
+    struct buf value; /* decoded; empty for "name" and "name=" */
+};
+
+/*
+ * Fills the n params (with names set). -EINVAL names in err what is unknown, given twice or badly
+ * escaped; -ENOMEM.
+ */
+int query_parse(struct span query, struct query_param *params, unsigned n, struct err *err);
+void query_fini(struct query_param *params, unsigned n);
+
+#endif

@@ -1,0 +1,21 @@
+/* watch.h - is the store well? One thread writes and syncs a probe every few seconds. */
+#ifndef KVFS_NODE_WATCH_H
+#define KVFS_NODE_WATCH_H
+
+#include "common/clock.h"
+#include "node/store.h"
+
+struct watch;
+
+/* Probes once before it returns. */
+int watch_new(struct store *store, struct clock *clock, struct watch **out);
+void watch_free(struct watch *w); /* joins; waits for a probe that is under way */
+/*
+ * 0, what the last probe failed with, or -ETIMEDOUT: a probe has been stuck in the disk for long.
+ */
+int watch_state(struct watch *w);
+
+#define WATCH_PERIOD_US 3000000u
+#define WATCH_STUCK_US 10000000u
+
+#endif

@@ -1,0 +1,28 @@
+/*
+ * fake_cluster.h - cluster.h in memory, for tests of the mount's core: one copy of each key, no
+ * threads, no time, and a call that fails when it is told to. Linked in place of common/cluster*.c.
+ */
+#ifndef KVFS_TESTS_LIB_FAKE_CLUSTER_H
+#define KVFS_TESTS_LIB_FAKE_CLUSTER_H
+
+#include "common/cluster.h"
+
+struct cluster *fake_cluster_new(uint64_t max_value_size);
+void fake_cluster_free(struct cluster *c);
+
+/* What a key holds: the bytes, borrowed; false: it is not live. */
+bool fake_cluster_get(struct cluster *c, const char *key, struct span *value);
+/* Stores as another client would. */
+void fake_cluster_put(struct cluster *c, const char *key, const char *value);
+void fake_cluster_delete(struct cluster *c, const char *key);
+unsigned fake_cluster_n_live(struct cluster *c);
+
+/*
+ * Each call that could reach nodes counts. The n-th from now (0: the next) fails with err, and all
+ * after it when `on`; a write that fails has taken effect all the same where `applied`.
+ */
+void fake_cluster_fail(struct cluster *c, unsigned n, int err, bool on, bool applied);
+void fake_cluster_heal(struct cluster *c);
+unsigned fake_cluster_n_calls(struct cluster *c);
+
+#endif

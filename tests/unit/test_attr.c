@@ -1,0 +1,104 @@
+/* test_attr.c - records and entries as struct stat, and changes of attributes. */
+#include "fs/attr.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct attr_defaults defaults = {.uid = 7, .gid = 8, .umask = 022};
+
+static void a_key_without_attributes_is_a_plain_file_of_the_mounts_owner(void **state)
+{
+    struct record r = {.version = {1, 1}, .size = 5, .mtime_ns = 1500000000};
+    struct meta m = meta_of_record(&defaults, &r, false);
+    struct stat st;
+
+    (void)state;
+    meta_to_stat(&m, 99, 1, &st);
+    assert_int_equal(st.st_mode, S_IFREG | 0644);
+    assert_int_equal(st.st_uid, 7);
+    assert_int_equal(st.st_gid, 8);
+    assert_int_equal(st.st_size, 5);
+    assert_int_equal(st.st_blocks, 1);
+    assert_int_equal(st.st_mtim.tv_sec, 1);
+    assert_int_equal(st.st_mtim.tv_nsec, 500000000);
+    assert_int_equal(st.st_ctim.tv_sec, 1);
+    assert_int_equal(st.st_ino, 99);
+}
+
+static void what_was_set_is_shown_and_goes_back_into_a_record(void **state)
+{
+    struct meta m = meta_new(S_IFCHR | 04640, 1, 2, -1);
+    struct record r = {.version = {1, 1}};
+    struct stat st;
+
+    (void)state;
+    m.rdev = 259;
+    meta_to_record(&m, &r);
+    m = meta_of_record(&defaults, &r, false);
+    meta_to_stat(&m, 2, 1, &st);
+    assert_int_equal(st.st_mode, S_IFCHR | 04640);
+    assert_int_equal(st.st_rdev, 259);
+    assert_int_equal(st.st_mtim.tv_sec, -1); /* before 1970 */
+    assert_int_equal(st.st_mtim.tv_nsec, 999999999);
+}
+
+static void a_marker_is_a_directory_whatever_its_mode_says(void **state)
+{
+    struct record r = {.version = {1, 1}, .mode = S_IFREG | 0700};
+    struct meta m;
+
+    (void)state;
+    m = meta_of_record(&defaults, &r, true);
+    assert_int_equal(m.mode, S_IFDIR | 0700);
+    r.mode = 0;
+    m = meta_of_record(&defaults, &r, true);
+    assert_int_equal(m.mode, S_IFDIR | 0755);
+    r.mode = S_IFDIR | 0711; /* and no file is one */
+    m = meta_of_record(&defaults, &r, false);
+    assert_int_equal(m.mode, S_IFREG | 0711);
+}
+
+static void a_change_keeps_the_type_and_moves_ctime(void **state)
+{
+    struct meta m = meta_new(S_IFLNK | 0777, 1, 2, 10);
+    struct attr_change ch = {.set = CHANGE_MODE | CHANGE_GID | CHANGE_MTIME,
+                             .mode = S_IFREG | 0600,
+                             .gid = 9,
+                             .mtime_ns = 3};
+
+    (void)state;
+    meta_apply(&m, &ch, 20);
+    assert_int_equal(m.mode, S_IFLNK | 0600);
+    assert_int_equal(m.uid, 1);
+    assert_int_equal(m.gid, 9);
+    assert_int_equal(m.mtime_ns, 3);
+    assert_int_equal(m.atime_ns, 10);
+    assert_int_equal(m.ctime_ns, 20);
+}
+
+static void inode_numbers_are_those_of_the_path(void **state)
+{
+    (void)state;
+    assert_int_equal(attr_st_ino(span_str("")), 1);
+    assert_true(attr_st_ino(span_str("a")) > 1);
+    assert_true(attr_st_ino(span_str("a")) == attr_st_ino(span_str("a")));
+    assert_true(attr_st_ino(span_str("a")) != attr_st_ino(span_str("a/")));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_key_without_attributes_is_a_plain_file_of_the_mounts_owner),
+        cmocka_unit_test(what_was_set_is_shown_and_goes_back_into_a_record),
+        cmocka_unit_test(a_marker_is_a_directory_whatever_its_mode_says),
+        cmocka_unit_test(a_change_keeps_the_type_and_moves_ctime),
+        cmocka_unit_test(inode_numbers_are_those_of_the_path),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

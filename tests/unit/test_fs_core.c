@@ -1,0 +1,492 @@
+/*
+ * test_fs_core.c - the mount's core without a mount: over a cluster in memory whose calls fail one
+ * after the other. Each operation is swept: its n-th call of the cluster fails, for n = 0, 1, 2
+ * ..., until it gets through; after each run the world is looked at.
+ */
+#include "fs/fs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/log.h"
+#include "tests/lib/fake_cluster.h"
+
+#define SWEEP_MAX 400u
+#define VALUE_MAX (8u << 20)
+
+struct world {
+    struct cluster *cluster;
+    struct callers *callers;
+    struct fs *fs;
+    struct caller who;
+};
+
+/* --- fixture ------------------------------------------------------------------------------------
+ */
+
+static struct world *world_new(void)
+{
+    struct world *w = calloc(1, sizeof(*w));
+
+    assert_non_null(w);
+    w->cluster = fake_cluster_new(VALUE_MAX);
+    assert_int_equal(callers_new(&w->callers), 0);
+    assert_int_equal(fs_new(&(struct fs_opts){.cluster = w->cluster, .timeout_ms = 1000}, &w->fs),
+                     0);
+    caller_begin(w->callers, 10, 20, 0, &w->who);
+    return w;
+}
+
+static void world_free(struct world *w)
+{
+    caller_end(&w->who);
+    fs_free(w->fs);
+    callers_free(w->callers);
+    fake_cluster_free(w->cluster);
+    free(w);
+}
+
+/* --- helpers
+ * -------------------------------------------------------------------------------------- */
+
+/* The id of a path, through lookups; the error of the last. */
+static int find(struct world *w, const char *path, uint64_t *id)
+{
+    char name[256];
+    struct fs_entry e = {.id = 1};
+    int err = 0;
+
+    while (*path != 0 && err == 0) {
+        size_t n = strcspn(path, "/");
+
+        memcpy(name, path, n);
+        name[n] = 0;
+        path += n + (path[n] == '/');
+        err = fs_lookup(w->fs, &w->who, e.id, name, &e);
+    }
+    *id = e.id;
+    return err;
+}
+
+static int write_file(struct world *w, const char *name, const char *text, int flags)
+{
+    struct fs_entry e;
+    struct handle *h;
+    int err, released;
+
+    err = fs_create(w->fs, &w->who, 1, name, 0644, O_WRONLY | O_CREAT | flags, &e, &h);
+    if (err < 0)
+        return err;
+    err = fs_write(w->fs, &w->who, h, 0, span_str(text), false);
+    if (err == 0)
+        err = fs_flush(w->fs, &w->who, h);
+    released = fs_release(w->fs, &w->who, h);
+    return err == 0 ? released : err;
+}
+
+static int read_file(struct world *w, const char *path, char *out, size_t size)
+{
+    struct value v = {0};
+    struct handle *h;
+    uint64_t id;
+    int err = find(w, path, &id);
+
+    if (err == 0)
+        err = fs_open(w->fs, &w->who, id, O_RDONLY, &h);
+    if (err < 0)
+        return err;
+    err = fs_read(w->fs, &w->who, h, 0, size - 1, &v);
+    if (err == 0) {
+        if (v.len > 0)
+            memcpy(out, v.data, v.len);
+        out[v.len] = 0;
+    }
+    value_fini(&v);
+    fs_release(w->fs, &w->who, h);
+    return err;
+}
+
+static int list_dir(struct world *w, const char *path, struct buf *names)
+{
+    struct dir_handle *d;
+    struct fs_dirent e = {.next_off = 0};
+    uint64_t id;
+    int err = find(w, path, &id);
+
+    if (err == 0)
+        err = fs_opendir(w->fs, &w->who, id, &d);
+    if (err < 0)
+        return err;
+    buf_clear(names);
+    while ((err = fs_readdir(w->fs, &w->who, d, e.next_off, &e)) > 0) {
+        if (!e.dots)
+            buf_addf(names, "%s ", e.name);
+    }
+    buf_u8(names, 0);
+    fs_releasedir(w->fs, d);
+    return err;
+}
+
+static void assert_stored(struct world *w, const char *key, const char *want)
+{
+    struct span got;
+
+    assert_true(fake_cluster_get(w->cluster, key, &got));
+    assert_int_equal(got.len, strlen(want));
+    if (got.len > 0)
+        assert_memory_equal(got.data, want, got.len);
+}
+
+/* Runs op in a fresh world each time with its n-th call failing (on: and all later ones), until it
+ * gets through; checks each. */
+static void sweep(void (*prepare)(struct world *), int (*op)(struct world *),
+                  void (*check)(struct world *, int), bool on, bool applied)
+{
+    unsigned n = 0;
+    int err;
+
+    do {
+        struct world *w = world_new();
+
+        assert_true(n < SWEEP_MAX); /* the sweep must end in a success */
+        prepare(w);
+        fake_cluster_fail(w->cluster, n, -EHOSTDOWN, on, applied);
+        err = op(w);
+        fake_cluster_heal(w->cluster);
+        if (err != 0 && err != -EHOSTDOWN)
+            print_message("call %u: %d\n", n, err);
+        assert_true(err == 0 ||
+                    err == -EHOSTDOWN); /* trouble is never "not there", nor anything else */
+        check(w, err);
+        world_free(w);
+        n++;
+    } while (err != 0 || n < 2);
+}
+
+static void sweep_all(void (*prepare)(struct world *), int (*op)(struct world *),
+                      void (*check)(struct world *, int))
+{
+    sweep(prepare, op, check, false, false);
+    sweep(prepare, op, check, true, false);
+    sweep(prepare, op, check, true, true);
+}
+
+/* --- files
+ * ---------------------------------------------------------------------------------------- */
+
+static void put_old(struct world *w)
+{
+    fake_cluster_put(w->cluster, "f", "old");
+}
+
+static int overwrite(struct world *w)
+{
+    return write_file(w, "f", "new", O_TRUNC);
+}
+
+static void old_or_new(struct world *w, int err)
+{
+    char text[100];
+
+    assert_int_equal(read_file(w, "f", text, sizeof(text)), 0);
+    if (err == 0)
+        assert_string_equal(text, "new");
+    else
+        assert_true(strcmp(text, "old") == 0 || strcmp(text, "new") == 0);
+    assert_stored(w, "f", text);
+}
+
+static void an_overwrite_leaves_the_old_or_the_new_value_after_any_failure(void **state)
+{
+    (void)state;
+    sweep_all(put_old, overwrite, old_or_new);
+}
+
+static int read_old(struct world *w)
+{
+    char text[100];
+    int err = read_file(w, "f", text, sizeof(text));
+
+    if (err == 0)
+        assert_string_equal(text, "old");
+    return err;
+}
+
+static void nothing(struct world *w, int err)
+{
+    (void)w;
+    (void)err;
+}
+
+static void a_read_gives_the_value_or_the_clusters_error(void **state)
+{
+    (void)state;
+    sweep_all(put_old, read_old, nothing);
+}
+
+static void prepare_dir(struct world *w)
+{
+    fake_cluster_put(w->cluster, "d/", "");
+    fake_cluster_put(w->cluster, "d/a", "1");
+    fake_cluster_put(w->cluster, "d/b/c", "2");
+}
+
+static int list_d(struct world *w)
+{
+    struct buf names = {0};
+    int err = list_dir(w, "d", &names);
+
+    if (err == 0)
+        assert_string_equal((const char *)names.data, "a b ");
+    buf_fini(&names);
+    return err;
+}
+
+static void a_listing_is_whole_or_an_error(void **state)
+{
+    (void)state;
+    sweep_all(prepare_dir, list_d, nothing);
+}
+
+static void a_failed_flush_keeps_the_data_for_the_next(void **state)
+{
+    struct world *w = world_new();
+    struct fs_entry e;
+    struct handle *h;
+
+    (void)state;
+    assert_int_equal(fs_create(w->fs, &w->who, 1, "f", 0600, O_WRONLY | O_CREAT | O_TRUNC, &e, &h),
+                     0);
+    assert_int_equal(fs_write(w->fs, &w->who, h, 0, span_str("data"), false), 0);
+    fake_cluster_fail(w->cluster, 0, -EHOSTDOWN, true, false);
+    assert_int_equal(fs_flush(w->fs, &w->who, h), -EHOSTDOWN);
+    assert_int_equal(fs_fsync(w->fs, &w->who, h), -EHOSTDOWN);
+    fake_cluster_heal(w->cluster);
+    assert_int_equal(fs_fsync(w->fs, &w->who, h), 0);
+    assert_stored(w, "f", "data");
+    assert_int_equal(fs_release(w->fs, &w->who, h), 0);
+    world_free(w);
+}
+
+static void what_failed_at_close_is_not_stored_behind_the_programs_back(void **state)
+{
+    struct world *w = world_new();
+    struct fs_entry e;
+    struct handle *h;
+
+    (void)state;
+    assert_int_equal(fs_create(w->fs, &w->who, 1, "f", 0600, O_WRONLY | O_CREAT | O_TRUNC, &e, &h),
+                     0);
+    assert_int_equal(fs_write(w->fs, &w->who, h, 0, span_str("data"), false), 0);
+    fake_cluster_fail(w->cluster, 0, -EHOSTDOWN, false, false);
+    assert_int_equal(fs_flush(w->fs, &w->who, h), -EHOSTDOWN);
+    assert_int_equal(fs_release(w->fs, &w->who, h), -EHOSTDOWN);
+    assert_false(fake_cluster_get(w->cluster, "f", NULL));
+    assert_int_equal(find(w, "f", &e.id), -ENOENT);
+    world_free(w);
+}
+
+static void an_append_of_unknown_outcome_is_not_appended_twice(void **state)
+{
+    (void)state;
+    for (int applied = 0; applied < 2; applied++) {
+        struct world *w = world_new();
+        struct handle *h;
+        uint64_t id;
+
+        fake_cluster_put(w->cluster, "f", "1");
+        assert_int_equal(find(w, "f", &id), 0);
+        assert_int_equal(fs_open(w->fs, &w->who, id, O_WRONLY | O_APPEND, &h), 0);
+        assert_int_equal(fs_write(w->fs, &w->who, h, 0, span_str("2"), false), 0);
+        fake_cluster_fail(w->cluster, 0, -EHOSTDOWN, false, applied);
+        assert_int_equal(fs_fsync(w->fs, &w->who, h), -EHOSTDOWN);
+        assert_int_equal(fs_write(w->fs, &w->who, h, 0, span_str("3"), false), 0);
+        assert_int_equal(fs_fsync(w->fs, &w->who, h), 0);
+        assert_stored(w, "f", "123");
+        assert_int_equal(fs_release(w->fs, &w->who, h), 0);
+        world_free(w);
+    }
+}
+
+static void a_new_file_is_stored_once_with_its_owner_and_mode(void **state)
+{
+    struct world *w = world_new();
+    struct stat st;
+    uint64_t id;
+    unsigned before;
+
+    (void)state;
+    before = fake_cluster_n_calls(w->cluster);
+    assert_int_equal(write_file(w, "f", "x", O_TRUNC), 0);
+    assert_int_equal(fake_cluster_n_calls(w->cluster) - before, 1);
+    assert_int_equal(find(w, "f", &id), 0);
+    assert_int_equal(fs_getattr(w->fs, &w->who, id, NULL, &st), 0);
+    assert_int_equal(st.st_mode, S_IFREG | 0644);
+    assert_int_equal(st.st_uid, 10);
+    assert_int_equal(st.st_gid, 20);
+    world_free(w);
+}
+
+/* --- renames
+ * ---------------------------------------------------------------------------------------- */
+
+static int rename_f(struct world *w)
+{
+    return fs_rename(w->fs, &w->who, 1, "f", 1, "g", false);
+}
+
+static void renamed_or_not(struct world *w, int err)
+{
+    struct span v;
+
+    if (err == 0)
+        assert_false(fake_cluster_get(w->cluster, "f", NULL));
+    if (fake_cluster_get(w->cluster, "f", &v))
+        assert_stored(w, "f", "old");
+    else
+        assert_stored(w, "g", "old");
+    if (err != 0 && fake_cluster_get(w->cluster, "f", NULL))
+        assert_int_equal(rename_f(w), 0);
+    assert_stored(w, "g", "old");
+    assert_int_equal(fake_cluster_n_live(w->cluster), 1);
+}
+
+static void a_file_is_whole_under_one_name_or_both_after_a_rename_fails_anywhere(void **state)
+{
+    (void)state;
+    sweep_all(put_old, rename_f, renamed_or_not);
+}
+
+#define N_KEYS 20
+
+static void prepare_tree(struct world *w)
+{
+    char key[32], value[32];
+
+    fake_cluster_put(w->cluster, "d/", "");
+    for (int i = 0; i < N_KEYS; i++) {
+        snprintf(key, sizeof(key), "d/%d/k%d", i % 3, i);
+        snprintf(value, sizeof(value), "v%d", i);
+        fake_cluster_put(w->cluster, key, value);
+    }
+}
+
+static int rename_d(struct world *w)
+{
+    return fs_rename(w->fs, &w->who, 1, "d", 1, "e", false);
+}
+
+static void each_key_is_somewhere(struct world *w, int err)
+{
+    char old[32], new[32], value[32];
+
+    for (int i = 0; i < N_KEYS; i++) {
+        bool there;
+
+        snprintf(old, sizeof(old), "d/%d/k%d", i % 3, i);
+        snprintf(new, sizeof(new), "e/%d/k%d", i % 3, i);
+        snprintf(value, sizeof(value), "v%d", i);
+        there = fake_cluster_get(w->cluster, old, NULL);
+        assert_true(err != 0 || !there);
+        assert_stored(w, there ? old : new, value);
+    }
+    if (err == 0)
+        assert_int_equal(fake_cluster_n_live(w->cluster), N_KEYS + 1);
+}
+
+static void a_directory_move_that_fails_anywhere_leaves_each_key_whole(void **state)
+{
+    (void)state;
+    sweep_all(prepare_tree, rename_d, each_key_is_somewhere);
+}
+
+/* --- directories
+ * --------------------------------------------------------------------------------------- */
+
+static void a_directory_hides_the_file_of_its_name_across_pages(void **state)
+{
+    struct world *w = world_new();
+    struct buf names = {0};
+    char key[32];
+    unsigned n = 0;
+
+    (void)state;
+    fake_cluster_put(w->cluster, "a", "file");
+    for (int i = 0; i < 2500; i++) { /* between "a" and "a/", over more than one page */
+        snprintf(key, sizeof(key), "a-%04d", i);
+        fake_cluster_put(w->cluster, key, "");
+    }
+    fake_cluster_put(w->cluster, "a/x", "in");
+    assert_int_equal(list_dir(w, "", &names), 0);
+    for (const char *p = (const char *)names.data; *p != 0; p++)
+        n += *p == ' ';
+    assert_int_equal(n, 2501);
+    assert_non_null(strstr((const char *)names.data, "a-2499 a "));
+    assert_int_equal(list_dir(w, "a", &names), 0);
+    assert_string_equal((const char *)names.data, "%00key x ");
+    buf_fini(&names);
+    world_free(w);
+}
+
+static void offsets_stay_while_entries_come_and_go(void **state)
+{
+    struct world *w = world_new();
+    struct dir_handle *d;
+    struct fs_dirent e, again;
+
+    (void)state;
+    prepare_dir(w);
+    assert_int_equal(fs_opendir(w->fs, &w->who, 1, &d), 0);
+    assert_int_equal(fs_readdir(w->fs, &w->who, d, 0, &e), 1);
+    assert_int_equal(fs_readdir(w->fs, &w->who, d, 2, &e), 1);
+    assert_string_equal(e.name, "d");
+    fake_cluster_put(w->cluster, "c", "before it");
+    assert_int_equal(fs_readdir(w->fs, &w->who, d, 2, &again), 1);
+    assert_string_equal(again.name, "d");
+    assert_int_equal(fs_readdir(w->fs, &w->who, d, again.next_off, &again), 0);
+    assert_int_equal(fs_readdir(w->fs, &w->who, d, 0, &again), 1); /* rewinddir */
+    assert_int_equal(fs_readdir(w->fs, &w->who, d, 2, &again), 1);
+    assert_string_equal(again.name, "c");
+    fs_releasedir(w->fs, d);
+    world_free(w);
+}
+
+static void a_stopped_caller_ends_with_eintr(void **state)
+{
+    struct world *w = world_new();
+    uint64_t id;
+
+    (void)state;
+    put_old(w);
+    caller_stop(&w->who);
+    assert_int_equal(find(w, "f", &id), -EINTR);
+    world_free(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_overwrite_leaves_the_old_or_the_new_value_after_any_failure),
+        cmocka_unit_test(a_read_gives_the_value_or_the_clusters_error),
+        cmocka_unit_test(a_listing_is_whole_or_an_error),
+        cmocka_unit_test(a_failed_flush_keeps_the_data_for_the_next),
+        cmocka_unit_test(what_failed_at_close_is_not_stored_behind_the_programs_back),
+        cmocka_unit_test(an_append_of_unknown_outcome_is_not_appended_twice),
+        cmocka_unit_test(a_new_file_is_stored_once_with_its_owner_and_mode),
+        cmocka_unit_test(a_file_is_whole_under_one_name_or_both_after_a_rename_fails_anywhere),
+        cmocka_unit_test(a_directory_move_that_fails_anywhere_leaves_each_key_whole),
+        cmocka_unit_test(a_directory_hides_the_file_of_its_name_across_pages),
+        cmocka_unit_test(offsets_stay_while_entries_come_and_go),
+        cmocka_unit_test(a_stopped_caller_ends_with_eintr),
+    };
+
+    log_open("test_fs_core", LOG_LEVEL_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
