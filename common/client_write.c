@@ -52,7 +52,6 @@ struct write_op {
     bool agreed;                /* a majority of the promises named cur: it was chosen */
     bool sent;                  /* ACCEPTs of the new record went out that may still be chosen */
     struct ballot sent_ballot;  /* of the last of them */
-    uint64_t sent_seq;          /* seq of what that replaces */
     bool replaced_live;         /* what that replaces is a live record */
     uint64_t roots[RECENT_MAX]; /* writes that all the records they replace have in `recent` */
     unsigned n_roots;
@@ -403,10 +402,8 @@ static bool would_show(const struct write_op *w)
 {
     const struct record *cur = &w->cur.rec;
 
-    if (cur->seq < w->sent_seq)
-        return false; /* a tombstone was dropped meanwhile, and its list with it */
     if (cur->seq == cur->n_recent)
-        return true;
+        return true; /* a tombstone that hid more is dropped only long after this op has ended */
     for (unsigned i = 0; i < w->n_roots; i++)
         if (is_recent(cur, w->roots[i]))
             return true;
@@ -429,7 +426,6 @@ static void note_sent(struct write_op *w)
     w->n_roots = n;
     w->sent = true;
     w->sent_ballot = w->ballot;
-    w->sent_seq = cur->seq;
     w->replaced_live = record_is_live(cur);
 }
 

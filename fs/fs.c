@@ -1,0 +1,528 @@
+/* fs.c - the mounted file system: looking up names, reading and changing attributes. */
+#include "fs/core.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/health.h"
+#include "common/limits.h"
+#include "fs/file.h"
+#include "fs/handle.h"
+
+/* How long an entry of a listing may serve the first lookup by its reader, while he has it open. */
+#define LISTED_US 1000000u
+#define BLOCK_SIZE 4096u
+/* A key has one name; of a directory it says that its subdirectories are not counted. */
+#define NLINK 1u
+
+int fs_new(const struct fs_opts *opts, struct fs **out)
+{
+    struct fs *fs = calloc(1, sizeof(*fs));
+    int err;
+
+    if (fs == NULL)
+        return -ENOMEM;
+    err = inode_table_new(&fs->inodes);
+    if (err < 0) {
+        free(fs);
+        return err;
+    }
+    fs->cluster = opts->cluster;
+    fs->defaults = opts->defaults;
+    fs->timeout_ms = opts->timeout_ms;
+    fs->max_value_size = cluster_config(opts->cluster)->max_value_size;
+    pthread_mutex_init(&fs->root_lock, NULL);
+    pthread_mutex_init(&fs->open_lock, NULL);
+    list_init(&fs->open_files);
+    list_init(&fs->open_dirs);
+    fs->root = meta_of_implicit_dir(&fs->defaults, attr_now_ns());
+    *out = fs;
+    return 0;
+}
+
+void fs_free(struct fs *fs)
+{
+    if (fs == NULL)
+        return;
+    fs_close_files(fs);
+    fs_close_dirs(fs);
+    inode_table_free(fs->inodes);
+    pthread_mutex_destroy(&fs->open_lock);
+    pthread_mutex_destroy(&fs->root_lock);
+    free(fs);
+}
+
+/* --- attributes ------------------------------------------------------------------------------- */
+
+/* What this mount knows better than the cluster: a dirty view, a directory in which it just changed
+ * something. */
+static void overlay(struct fs *fs, struct inode *in, struct meta *m)
+{
+    if (in->kind == INODE_DIR) {
+        int64_t changed_ns = inode_dir_facts(fs->inodes, in).changed_ns;
+
+        if (changed_ns > m->mtime_ns)
+            m->mtime_ns = m->ctime_ns = changed_ns;
+    } else {
+        struct file *f = inode_file(fs->inodes, in);
+
+        if (f != NULL)
+            (void)file_dirty_meta(f, m);
+        file_put(fs, f);
+    }
+}
+
+void fs_show(struct fs *fs, struct inode *in, const struct meta *found, struct stat *out)
+{
+    struct meta m = *found;
+
+    overlay(fs, in, &m);
+    meta_to_stat(&m, inode_st_ino(fs->inodes, in), NLINK, out);
+}
+
+int fs_entry_of(struct fs *fs, struct caller *who, struct span key, const struct found *found,
+                uint64_t moves, bool listed, struct fs_entry *out)
+{
+    struct inode *in;
+    int err = inode_remember(fs->inodes, key, found, moves, true, &in);
+
+    if (err < 0)
+        return err;
+    inode_set_seen(fs->inodes, in, who->pid, core_now_us() + (listed ? LISTED_US : SEEN_US), listed,
+                   found);
+    fs_show(fs, in, &found->meta, &out->st);
+    out->id = in->id;
+    inode_put(fs->inodes, in);
+    return 0;
+}
+
+/* A file that was created here and not stored yet: only this mount knows of it. */
+bool fs_find_pending(struct fs *fs, const struct name *n, struct found *out)
+{
+    struct inode *in =
+        n->file.len > 0 ? inode_find(fs->inodes, buf_span(&n->file), INODE_FILE) : NULL;
+    struct file *f = in != NULL ? inode_file(fs->inodes, in) : NULL;
+    bool pending = f != NULL && file_pending(f);
+
+    if (pending) {
+        *out = (struct found){.kind = INODE_FILE};
+        file_meta(f, &out->meta);
+    }
+    file_put(fs, f);
+    inode_put(fs->inodes, in);
+    return pending;
+}
+
+int fs_find(struct fs *fs, struct caller *who, const struct name *n, struct found *out)
+{
+    if (fs_find_pending(fs, n, out))
+        return 0;
+    return name_find(fs, who, n, out);
+}
+
+/* `ls -l` lists a directory and then asks for each entry: the listing has told it already. */
+static bool take_listed(struct fs *fs, struct caller *who, const struct name *n, struct found *out)
+{
+    const struct buf *keys[] = {[INODE_FILE] = &n->file, [INODE_DIR] = &n->subdir};
+    bool there = false;
+
+    for (int kind = INODE_DIR; kind >= INODE_FILE && !there;
+         kind--) { /* a directory hides the file */
+        struct inode *in = keys[kind]->len > 0
+                               ? inode_find(fs->inodes, buf_span(keys[kind]), (enum inode_kind)kind)
+                               : NULL;
+
+        there = in != NULL && inode_take_seen(fs->inodes, in, who->pid, core_now_us(), true, out);
+        inode_put(fs->inodes, in);
+    }
+    return there;
+}
+
+int fs_lookup(struct fs *fs, struct caller *who, uint64_t parent, const char *text,
+              struct fs_entry *out)
+{
+    struct found found;
+    struct name n;
+    uint64_t moves;
+    int err;
+
+    do {
+        moves = inode_moves(fs->inodes);
+        err = name_resolve(fs, parent, text, &n);
+        if (err < 0)
+            return err == -EINVAL ? -ENOENT : err; /* what is no name cannot be there */
+        err = take_listed(fs, who, &n, &found) ? 0 : fs_find(fs, who, &n, &found);
+        if (err == 0)
+            err = fs_entry_of(fs, who, buf_span(found.kind == INODE_DIR ? &n.subdir : &n.file),
+                              &found, moves, false, out);
+        name_fini(fs, &n);
+    } while (err == -EAGAIN && !caller_stopped(who));
+    return err;
+}
+
+void fs_forget(struct fs *fs, uint64_t id, uint64_t nlookup)
+{
+    inode_forget(fs->inodes, id, nlookup);
+}
+
+static int find_inode(struct fs *fs, struct caller *who, struct inode *in, struct found *out)
+{
+    struct buf key = {0};
+    int err = inode_last_key(fs->inodes, in, &key);
+
+    if (err == 0 && in->kind == INODE_DIR)
+        err = key_find_dir(fs, who, buf_span(&key), out);
+    else if (err == 0)
+        err = key_find_file(fs, who, buf_span(&key), out);
+    if (err == 0 && in->kind == INODE_DIR)
+        inode_set_dir(fs->inodes, in, out);
+    buf_fini(&key);
+    return err;
+}
+
+/*
+ * Of one that has no name any more: what its handles see. Without any, it was replaced between the
+ * lookup and now, and what has its name counts.
+ */
+static int getattr_gone(struct fs *fs, struct caller *who, struct inode *in, struct stat *out)
+{
+    struct file *f = in->kind == INODE_FILE ? inode_file(fs->inodes, in) : NULL;
+    struct found found = {.meta = meta_of_implicit_dir(&fs->defaults, 0)};
+    unsigned nlink = 0;
+    int err = 0;
+
+    if (f != NULL && file_known_meta(f, &found.meta)) {
+        err = 0;
+    } else if (in->kind == INODE_FILE) {
+        err = find_inode(fs, who, in, &found);
+        nlink = NLINK;
+    }
+    if (err == 0)
+        meta_to_stat(&found.meta, inode_st_ino(fs->inodes, in), nlink, out);
+    file_put(fs, f);
+    return err;
+}
+
+static void root_meta(struct fs *fs, struct meta *out)
+{
+    pthread_mutex_lock(&fs->root_lock);
+    *out = fs->root;
+    pthread_mutex_unlock(&fs->root_lock);
+}
+
+/* The attributes of what has a name; h: as its open file sees them. */
+static int inode_meta(struct fs *fs, struct caller *who, struct inode *in, struct handle *h,
+                      struct meta *out)
+{
+    struct file *f = NULL;
+    struct found found;
+    bool known;
+    int err;
+
+    if (in->id == INODE_ROOT) {
+        root_meta(fs, out);
+        return 0;
+    }
+    if (h != NULL) {
+        file_meta(h->file, out);
+        return 0;
+    }
+    if (in->kind == INODE_FILE)
+        f = inode_file(fs->inodes, in);
+    known = f != NULL && file_dirty_meta(f, out);
+    file_put(fs, f);
+    if (known)
+        return 0;
+    if (inode_take_seen(fs->inodes, in, who->pid, core_now_us(), false, &found)) {
+        *out = found.meta;
+        return 0;
+    }
+    err = find_inode(fs, who, in, &found);
+    if (err == 0)
+        *out = found.meta;
+    return err;
+}
+
+int fs_getattr(struct fs *fs, struct caller *who, uint64_t id, struct handle *h, struct stat *out)
+{
+    struct inode *in = inode_get(fs->inodes, id);
+    struct meta m;
+    int err;
+
+    if (in == NULL)
+        return -ESTALE;
+    if (inode_is_gone(fs->inodes, in)) {
+        err = getattr_gone(fs, who, in, out);
+    } else {
+        err = inode_meta(fs, who, in, h, &m);
+        if (err == 0)
+            fs_show(fs, in, &m, out);
+    }
+    if (err == -ENOENT && h == NULL)
+        err = -ESTALE; /* deleted elsewhere since the lookup: the kernel looks again */
+    inode_put(fs->inodes, in);
+    return err;
+}
+
+/* --- changing attributes ---------------------------------------------------------------------- */
+
+struct change_edit {
+    const struct fs *fs;
+    const struct attr_change *change;
+    bool dir;
+    struct ballot prev; /* what the last try found */
+};
+
+static int change_edit(void *ctx, const struct record *cur, struct value cur_value,
+                       struct draft *next)
+{
+    struct change_edit *e = (struct change_edit *)ctx;
+    int64_t now_ns = attr_now_ns();
+    struct meta m;
+
+    (void)cur_value;
+    e->prev = cur->version;
+    if (record_is_live(cur)) {
+        m = meta_of_record(&e->fs->defaults, cur, e->dir);
+        next->same_value = true;
+    } else if (e->dir) {
+        m = meta_of_implicit_dir(&e->fs->defaults, now_ns); /* its attributes need a marker now */
+    } else {
+        return -ENOENT;
+    }
+    meta_apply(&m, e->change, now_ns);
+    meta_to_record(&m, &next->rec);
+    return 0;
+}
+
+/* Stores a change of attributes at once; *out: all of them afterwards. */
+static int change_stored(struct fs *fs, struct caller *who, struct inode *in,
+                         const struct attr_change *ch, struct meta *out)
+{
+    struct change_edit e = {.fs = fs, .change = ch, .dir = in->kind == INODE_DIR};
+    struct write_args args = {.edit = change_edit, .ctx = &e};
+    struct write_result res = {0};
+    struct file *f = inode_file(fs->inodes, in);
+    struct buf key = {0};
+    int err = inode_key(fs->inodes, in, &key);
+
+    args.key = buf_span(&key);
+    if (err == 0 && e.dir && key.data[key.len - 1] != '/')
+        err = -EPERM; /* a piece of a long name: there is no key that could have attributes */
+    if (err == 0)
+        err = core_write(fs, who, &args, &res);
+    if (err == 0) {
+        *out = meta_of_record(&fs->defaults, &res.rec.rec, e.dir);
+        if (f != NULL)
+            file_set_meta(f, out, e.prev, res.rec.rec.version);
+    }
+    if (err == 0 && e.dir) {
+        struct dir_facts facts = inode_dir_facts(fs->inodes, in);
+
+        inode_set_dir(
+            fs->inodes, in,
+            &(struct found){
+                .kind = INODE_DIR, .meta = *out, .has_marker = true, .shadows = facts.shadows});
+    }
+    write_result_fini(&res);
+    file_put(fs, f);
+    buf_fini(&key);
+    return err;
+}
+
+static int change_attrs(struct fs *fs, struct caller *who, struct inode *in,
+                        const struct attr_change *ch, struct meta *out)
+{
+    struct file *f = NULL;
+    bool done = false;
+    int err = 0;
+
+    if (in->id == INODE_ROOT) {
+        pthread_mutex_lock(&fs->root_lock);
+        meta_apply(&fs->root, ch, attr_now_ns());
+        *out = fs->root;
+        pthread_mutex_unlock(&fs->root_lock);
+        goto out;
+    }
+    if (in->kind == INODE_FILE)
+        f = inode_file(fs->inodes, in);
+    done = f != NULL && file_change_fresh(f, ch);
+    if (!done && f != NULL && inode_is_gone(fs->inodes, in)) {
+        struct meta m;
+
+        file_meta(f, &m);
+        meta_apply(&m, ch, attr_now_ns());
+        file_set_meta(f, &m, BALLOT_NONE, BALLOT_NONE);
+        done = true;
+    }
+    if (done)
+        file_meta(f, out);
+    else
+        err = change_stored(fs, who, in, ch, out);
+    file_put(fs, f);
+out:
+    if (err == 0 && in->kind == INODE_DIR && (ch->set & CHANGE_MTIME))
+        inode_set_changed(fs->inodes, in, 0); /* who sets the time wants to see it */
+    return err;
+}
+
+/* --- changing the size ------------------------------------------------------------------------ */
+
+struct size_edit {
+    uint64_t size;
+};
+
+static int size_edit(void *ctx, const struct record *cur, struct value cur_value,
+                     struct draft *next)
+{
+    const struct size_edit *e = (const struct size_edit *)ctx;
+    struct content c = {0};
+    int err;
+
+    if (!record_is_live(cur))
+        return -ENOENT;
+    next->rec.mtime_ns = next->rec.ctime_ns = attr_now_ns();
+    if (cur->size == e->size) {
+        next->same_value = true;
+        return 0;
+    }
+    if (e->size == 0)
+        return 0;
+    content_set(&c, value_ref(cur_value));
+    err = content_truncate(&c, e->size);
+    if (err < 0)
+        content_fini(&c);
+    else
+        next->value = c.v;
+    return err;
+}
+
+/* truncate(2) of a file that nobody here has open: one write, decided on what is stored. */
+static int truncate_stored(struct fs *fs, struct caller *who, struct inode *in, uint64_t size,
+                           struct meta *out)
+{
+    struct size_edit e = {.size = size};
+    struct write_args args = {
+        .edit = size_edit, .ctx = &e, .want_value = size > 0, .size_hint = size};
+    struct write_result res = {0};
+    struct buf key = {0};
+    int err = size > fs->max_value_size ? -EFBIG : inode_key(fs->inodes, in, &key);
+
+    args.key = buf_span(&key);
+    if (err == 0)
+        err = core_write(fs, who, &args, &res);
+    if (err == 0)
+        *out = meta_of_record(&fs->defaults, &res.rec.rec, false);
+    write_result_fini(&res);
+    buf_fini(&key);
+    return err;
+}
+
+/* By a handle: stored when that is closed, as a write is. By path: stored at once, also what is
+ * dirty in the file already. */
+static int change_size(struct fs *fs, struct caller *who, struct inode *in, struct handle *h,
+                       uint64_t size, struct meta *out)
+{
+    struct file *f;
+    int err;
+
+    if (in->kind != INODE_FILE)
+        return -EISDIR;
+    f = inode_file(fs->inodes, in);
+    if (f == NULL)
+        return truncate_stored(fs, who, in, size, out);
+    err = file_truncate(fs, who, f, size);
+    if (err == 0 && h == NULL)
+        err = file_store(fs, who, f);
+    if (err == 0)
+        file_meta(f, out);
+    file_put(fs, f);
+    return err;
+}
+
+int fs_setattr(struct fs *fs, struct caller *who, uint64_t id, struct handle *h,
+               const struct attr_change *ch, uint64_t size, struct stat *out)
+{
+    struct inode *in = inode_get(fs->inodes, id);
+    struct meta m;
+    bool have = false;
+    int err = 0;
+
+    if (in == NULL)
+        return -ESTALE;
+    inode_drop_seen(fs->inodes, in); /* what the lookup saw will be old */
+    if (size != UINT64_MAX) {
+        err = change_size(fs, who, in, h, size, &m);
+        have = true;
+    }
+    if (err == 0 && ch->set != 0) {
+        err = change_attrs(fs, who, in, ch, &m);
+        have = true;
+    }
+    if (err == 0 && !have)
+        err = fs_getattr(fs, who, id, h, out);
+    else if (err == 0 && inode_is_gone(fs->inodes, in))
+        meta_to_stat(&m, inode_st_ino(fs->inodes, in), 0, out);
+    else if (err == 0)
+        fs_show(fs, in, &m, out);
+    if (err == -ENOENT && h == NULL)
+        err = -ESTALE; /* deleted elsewhere since the lookup: the kernel looks again */
+    inode_put(fs->inodes, in);
+    return err;
+}
+
+/* --- the rest --------------------------------------------------------------------------------- */
+
+int fs_readlink(struct fs *fs, struct caller *who, uint64_t id, struct buf *out)
+{
+    struct read_args args = {.want_value = true, .length = READ_ALL};
+    struct inode *in = inode_get(fs->inodes, id);
+    struct read_result res = {0};
+    struct buf key = {0};
+    int err;
+
+    if (in == NULL)
+        return -ESTALE;
+    err = inode_key(fs->inodes, in, &key);
+    args.key = buf_span(&key);
+    if (err == 0)
+        err = core_read(fs, who, &args, &res);
+    if (err == 0 && (!record_is_live(&res.rec.rec) || !S_ISLNK(res.rec.rec.mode)))
+        err = -ESTALE;
+    if (err == 0 && res.value.len >= PATH_MAX)
+        err = -ENAMETOOLONG;
+    if (err == 0) {
+        buf_add_span(out, value_span(res.value));
+        err = out->err;
+    }
+    read_result_fini(&res);
+    buf_fini(&key);
+    inode_put(fs->inodes, in);
+    return err;
+}
+
+int fs_statfs(struct fs *fs, struct statvfs *out)
+{
+    const struct config *cfg = cluster_config(fs->cluster);
+    uint64_t free_bytes = 0, total_bytes = 0;
+    unsigned copies = ring_n_replicas(cfg->ring);
+
+    for (unsigned i = 0; i < cfg->n_nodes; i++) {
+        struct health_info info = health_get(cluster_health(fs->cluster), i);
+
+        free_bytes += info.disk_free;
+        total_bytes += info.disk_total;
+    }
+    *out = (struct statvfs){
+        .f_bsize = BLOCK_SIZE,
+        .f_frsize = BLOCK_SIZE,
+        .f_blocks = total_bytes / copies / BLOCK_SIZE,
+        .f_bfree = free_bytes / copies / BLOCK_SIZE,
+        .f_bavail = free_bytes / copies / BLOCK_SIZE,
+        .f_namemax = FILE_NAME_LEN_MAX,
+    };
+    return 0;
+}

@@ -1,0 +1,251 @@
+/* handle.c - open files: created, opened, read, written, closed. */
+#include "fs/handle.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "fs/core.h"
+
+static struct open_mode open_mode_of(int flags)
+{
+    int access = flags & O_ACCMODE;
+
+    return (struct open_mode){
+        .read = access != O_WRONLY,
+        .write = access != O_RDONLY,
+        .append = (flags & O_APPEND) != 0,
+        .truncate = (flags & O_TRUNC) != 0,
+    };
+}
+
+/* Opens f, whose reference it takes over also when it fails. fresh: it was just created, with these
+ * attributes. */
+static int handle_new(struct fs *fs, struct caller *who, struct file *f,
+                      const struct open_mode *mode, const struct meta *fresh, struct ballot version,
+                      struct handle **out)
+{
+    struct handle *h = calloc(1, sizeof(*h));
+    int err = h == NULL ? -ENOMEM : 0;
+
+    if (err == 0 && fresh != NULL)
+        file_open_new(fs, f, fresh, version, mode);
+    else if (err == 0)
+        err = file_open(fs, who, f, mode);
+    if (err < 0) {
+        file_put(fs, f);
+        free(h);
+        return err;
+    }
+    *h = (struct handle){.file = f, .write = mode->write, .append = mode->append};
+    pthread_mutex_lock(&fs->open_lock);
+    list_insert(&fs->open_files, &h->link);
+    pthread_mutex_unlock(&fs->open_lock);
+    *out = h;
+    return 0;
+}
+
+int fs_open(struct fs *fs, struct caller *who, uint64_t id, int flags, struct handle **out)
+{
+    struct open_mode mode = open_mode_of(flags);
+    struct inode *in = inode_get(fs->inodes, id);
+    struct file *f;
+    int err;
+
+    if (in == NULL)
+        return -ESTALE;
+    err = in->kind == INODE_DIR ? -EISDIR : file_get(fs, in, &f);
+    if (err == 0)
+        err = handle_new(fs, who, f, &mode, NULL, BALLOT_NONE, out);
+    if (err == -ENOENT)
+        err = -ESTALE; /* deleted elsewhere since the lookup: the kernel looks again */
+    inode_put(fs->inodes, in);
+    return err;
+}
+
+/* --- creating --------------------------------------------------------------------------------- */
+
+/*
+ * What open(O_CREAT) makes of a name: *isnew, with the version where it is stored already. O_EXCL
+ * is decided in the cluster, at once. Otherwise the first flush stores the file. Whether somebody
+ * else has just created it needs to be known only by those who would read it.
+ */
+static int create_key(struct fs *fs, struct caller *who, const struct name *n, int flags,
+                      struct found *found, bool *isnew)
+{
+    struct open_mode mode = open_mode_of(flags);
+    struct found there;
+    int err;
+
+    *isnew = true;
+    if (flags & O_EXCL) {
+        err = fs_find_pending(fs, n, &there) ? -EEXIST
+                                             : key_create(fs, who, buf_span(&n->file), &found->meta,
+                                                          span_of(NULL, 0), &found->version);
+        return err;
+    }
+    if (fs_find_pending(fs, n, &there))
+        err = 0;
+    else if (mode.truncate || (mode.append && !mode.read))
+        return 0;
+    else
+        err = name_find(fs, who, n, &there);
+    if (err == -ENOENT)
+        return 0;
+    if (err == 0 && there.kind == INODE_DIR)
+        err = -EISDIR;
+    if (err == 0) {
+        *isnew = false;
+        *found = there;
+    }
+    return err;
+}
+
+/* Finds or makes the inode of what create_key() found or made; loops when a directory above is
+ * renamed meanwhile. */
+static int create_inode(struct fs *fs, struct caller *who, uint64_t parent, const char *text,
+                        int flags, struct found *found, bool *isnew, struct fs_entry *out)
+{
+    bool done = false;
+    uint64_t moves;
+    struct name n;
+    int err;
+
+    do {
+        moves = inode_moves(fs->inodes);
+        err = name_resolve(fs, parent, text, &n);
+        if (err < 0)
+            return err;
+        if (n.file.len == 0)
+            err = -EINVAL; /* a name that only a directory can have */
+        if (err == 0 && !done) {
+            found->meta.gid = fs_inherit(fs, n.dir, &found->meta);
+            err = create_key(fs, who, &n, flags, found, isnew);
+        }
+        done = err == 0;
+        if (err == 0)
+            err = fs_entry_of(fs, who, buf_span(&n.file), found, moves, false, out);
+        if (err == 0 && *isnew)
+            inode_set_changed(fs->inodes, n.dir, attr_now_ns());
+        name_fini(fs, &n);
+    } while (err == -EAGAIN && done);
+    return err;
+}
+
+int fs_create(struct fs *fs, struct caller *who, uint64_t parent, const char *text, uint32_t mode,
+              int flags, struct fs_entry *entry, struct handle **out)
+{
+    struct found found = {
+        .kind = INODE_FILE,
+        .meta = meta_new(S_IFREG | (mode & 07777u), who->uid, who->gid, attr_now_ns())};
+    struct open_mode how = open_mode_of(flags);
+    struct inode *in;
+    struct file *f;
+    bool isnew = false;
+    int err;
+
+    err = create_inode(fs, who, parent, text, flags, &found, &isnew, entry);
+    if (err < 0)
+        return err;
+    in = inode_get(fs->inodes, entry->id);
+    err = file_get(fs, in, &f);
+    if (err == 0)
+        err = handle_new(fs, who, f, &how, isnew ? &found.meta : NULL, found.version, out);
+    inode_put(fs->inodes, in);
+    if (err < 0)
+        inode_forget(fs->inodes, entry->id, 1); /* the kernel is not told of it */
+    return err;
+}
+
+/* --- using ------------------------------------------------------------------------------------ */
+
+int fs_read(struct fs *fs, struct caller *who, struct handle *h, uint64_t off, size_t len,
+            struct value *out)
+{
+    return file_read(fs, who, h->file, off, len, out);
+}
+
+int fs_write(struct fs *fs, struct caller *who, struct handle *h, uint64_t off, struct span data,
+             bool writeback)
+{
+    return file_write(fs, who, h->file, off, data, h->append && !writeback);
+}
+
+bool handle_appends(const struct handle *h)
+{
+    return h->append;
+}
+
+int fs_fallocate(struct fs *fs, struct caller *who, struct handle *h, int mode, uint64_t off,
+                 uint64_t len)
+{
+    struct meta m;
+
+    if (mode != 0)
+        return -EOPNOTSUPP;
+    if (off > fs->max_value_size || len > fs->max_value_size - off)
+        return -EFBIG;
+    file_meta(h->file, &m);
+    return m.size >= off + len ? 0 : file_truncate(fs, who, h->file, off + len);
+}
+
+int fs_flush(struct fs *fs, struct caller *who, struct handle *h)
+{
+    if (!h->write)
+        return 0;
+    if (file_only_emptied(h->file) &&
+        caller_holds_open(who, inode_st_ino(fs->inodes, h->file->inode)))
+        return 0; /* `> file` of a shell: it has the file as another descriptor, and will close that
+                     too */
+    return file_store(fs, who, h->file);
+}
+
+int fs_fsync(struct fs *fs, struct caller *who, struct handle *h)
+{
+    return file_store(fs, who, h->file);
+}
+
+int fs_release(struct fs *fs, struct caller *who, struct handle *h)
+{
+    int err = file_close(fs, who, h->file);
+
+    pthread_mutex_lock(&fs->open_lock);
+    list_remove(&h->link);
+    pthread_mutex_unlock(&fs->open_lock);
+    file_put(fs, h->file);
+    free(h);
+    return err;
+}
+
+void fs_close_files(struct fs *fs)
+{
+    while (!list_empty(&fs->open_files)) {
+        struct handle *h = container_of(fs->open_files.next, struct handle, link);
+
+        list_remove(&h->link);
+        file_put(fs, h->file);
+        free(h);
+    }
+}
+
+void fs_flush_all(struct fs *fs, struct caller *who)
+{
+    struct file **files;
+    size_t n;
+
+    if (inode_files_below(fs->inodes, span_of(NULL, 0), &files, &n) < 0)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        struct buf key = {0};
+        int err = file_store(fs, who, files[i]);
+
+        if (err < 0 && inode_key(fs->inodes, files[i]->inode, &key) == 0)
+            log_event(LOG_LEVEL_ERROR, "not_stored", "key=%s error=%s",
+                      log_quote(key.data, key.len), strerrorname_np(-err));
+        buf_fini(&key);
+        file_put(fs, files[i]);
+    }
+    free(files);
+}
