@@ -1,0 +1,58 @@
+/* attr.h - what a file shows of itself: records and listing entries to struct stat, and changes of
+ * them. Pure. */
+#ifndef KVFS_FS_ATTR_H
+#define KVFS_FS_ATTR_H
+
+#include <sys/stat.h>
+
+#include "common/message.h"
+#include "common/record.h"
+
+/* What is shown of keys that carry no attributes (stored over HTTP), and of directories that exist
+ * only through keys. */
+struct attr_defaults {
+    uint32_t uid, gid;
+    uint32_t umask; /* taken off 0666 and 0777 */
+};
+
+/* The attributes of one file or directory, without its name. */
+struct meta {
+    uint32_t mode, uid, gid; /* mode with type */
+    uint64_t rdev, size;
+    int64_t mtime_ns, ctime_ns, atime_ns;
+};
+
+/* A change asked for by chmod, chown or utimens; fields count where their bit is set. Sizes are
+ * changed elsewhere. */
+enum attr_change_bits {
+    CHANGE_MODE = 1,
+    CHANGE_UID = 2,
+    CHANGE_GID = 4,
+    CHANGE_MTIME = 8,
+    CHANGE_ATIME = 16,
+};
+struct attr_change {
+    unsigned set; /* enum attr_change_bits */
+    uint32_t mode, uid, gid;
+    int64_t mtime_ns, atime_ns;
+};
+
+/* Of a live record or entry. dir: the key is a directory's marker, whatever its mode says. */
+struct meta meta_of_record(const struct attr_defaults *d, const struct record *r, bool dir);
+struct meta meta_of_entry(const struct attr_defaults *d, const struct entry *e, bool dir);
+/* A directory without a marker. when_ns: of the first key in it, for want of better. */
+struct meta meta_of_implicit_dir(const struct attr_defaults *d, int64_t when_ns);
+/* A new file or directory: owned by uid and gid, made at now_ns. */
+struct meta meta_new(uint32_t mode, uint32_t uid, uint32_t gid, int64_t now_ns);
+/* Writes mode, owner, device and times (all but the size) into a record. */
+void meta_to_record(const struct meta *m, struct record *r);
+/* nlink: 0 for what has no name any more. */
+void meta_to_stat(const struct meta *m, uint64_t st_ino, unsigned nlink, struct stat *out);
+void meta_apply(struct meta *m, const struct attr_change *ch, int64_t now_ns);
+
+/* st_ino of a path: the same on every mount and after every remount. key: of the file, or prefix of
+ * the directory ("": the root). */
+uint64_t attr_st_ino(struct span key);
+int64_t attr_now_ns(void);
+
+#endif

@@ -1,0 +1,94 @@
+/* core.h - what the files of the core share: the mounted file system, and names resolved to keys.
+ * Not for handlers. */
+#ifndef KVFS_FS_CORE_H
+#define KVFS_FS_CORE_H
+
+#include <pthread.h>
+
+#include "fs/fs.h"
+#include "fs/inode.h"
+
+struct fs {
+    struct cluster *cluster;
+    struct inode_table *inodes;
+    struct attr_defaults defaults;
+    uint64_t max_value_size;
+    uint32_t timeout_ms;
+    pthread_mutex_t root_lock; /* root */
+    struct meta root;          /* the root has no key: its attributes live as long as the mount */
+    pthread_mutex_t open_lock; /* of the lists of what is open, to be closed at the end */
+    struct list open_files, open_dirs; /* struct handle, struct dir_handle */
+};
+
+/* How long what a lookup or open saw may serve the next step of its caller. */
+#define SEEN_US 20000u
+
+/* Monotonic. */
+static inline uint64_t core_now_us(void)
+{
+    return clock_real()->mono_us(clock_real());
+}
+
+/* A name in a directory, as keys. */
+struct name {
+    struct inode *dir; /* referenced */
+    struct buf prefix; /* of dir */
+    struct buf file;   /* the key of a file of that name; empty: there can be none */
+    struct buf subdir; /* the prefix of a directory of that name; empty: there can be none */
+};
+/* -ENOENT: no such directory any more; -EINVAL: no name that can be; -ENAMETOOLONG. */
+int name_resolve(struct fs *fs, uint64_t parent, const char *text, struct name *out);
+void name_fini(struct fs *fs, struct name *n);
+
+/* Reads one key: 0 and what was found, -ENOENT when it is not live. */
+int key_find_file(struct fs *fs, struct caller *who, struct span key, struct found *out);
+/* Looks for a directory of this prefix. */
+int key_find_dir(struct fs *fs, struct caller *who, struct span prefix, struct found *out);
+/* Looks for what shows under a name: the directory, or else the file. */
+int name_find(struct fs *fs, struct caller *who, const struct name *n, struct found *out);
+
+/* name_find(), and what was created here but not stored yet. (fs.c) */
+int fs_find(struct fs *fs, struct caller *who, const struct name *n, struct found *out);
+bool fs_find_pending(struct fs *fs, const struct name *n, struct found *out);
+/* What is left open when the mount ends; nobody uses it any more. (handle.c, dir.c) */
+void fs_close_files(struct fs *fs);
+void fs_close_dirs(struct fs *fs);
+/* The group of what is made in dir: the directory's own where that is setgid, and then a directory
+ * made in it is setgid too. (tree.c) */
+uint32_t fs_inherit(struct fs *fs, struct inode *dir, struct meta *m);
+/* Remembers what was found under a key for the kernel; listed: by reading a directory. -EAGAIN as
+ * inode_remember(). */
+int fs_entry_of(struct fs *fs, struct caller *who, struct span key, const struct found *found,
+                uint64_t moves, bool listed, struct fs_entry *out);
+/* Attributes as programs see them, with what this mount knows better than the cluster. */
+void fs_show(struct fs *fs, struct inode *in, const struct meta *found, struct stat *out);
+
+/* Blocking calls of the cluster that keep the reason of a failure in who->why. (reach.c) */
+int core_read(struct fs *fs, struct caller *who, const struct read_args *args,
+              struct read_result *out);
+int core_write(struct fs *fs, struct caller *who, const struct write_args *args,
+               struct write_result *out);
+/* Does not wait: done() comes as of cluster_write_async(). Sets the timeout in args. */
+int core_write_async(struct fs *fs, struct caller *who, struct write_args *args,
+                     write_done_fn *done, void *arg);
+int core_list(struct fs *fs, struct caller *who, const struct list_args *args,
+              struct list_result *out);
+
+/* Stores a new record where none is live: -EEXIST. *version of what was stored; may be NULL. */
+int key_create(struct fs *fs, struct caller *who, struct span key, const struct meta *m,
+               struct span value, struct ballot *version);
+/* Deletes; -ENOENT when there is none. only: this version (none: any), else -ECANCELED. */
+int key_delete(struct fs *fs, struct caller *who, struct span key, struct ballot only);
+/* Makes sure that a directory stays when its last key goes: stores its marker if it has none. */
+int dir_keep(struct fs *fs, struct caller *who, struct inode *dir);
+/* The open file of a key, held (file.h); NULL: it is not open here. Give it back in any case.
+ * (tree.c) */
+int fs_hold_key(struct fs *fs, struct caller *who, struct span key, struct file **out);
+void fs_unhold_key(struct fs *fs, struct file *f);
+/* dir_check_empty(), and nothing below was created here but not stored yet. (tree.c) */
+int fs_check_empty(struct fs *fs, struct caller *who, struct span prefix);
+/* Is there anything below prefix but its marker? 0: nothing; -ENOTEMPTY; -ENOENT: not even the
+ * marker. */
+int dir_check_empty(struct fs *fs, struct caller *who, struct span prefix);
+
+#endif

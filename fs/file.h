@@ -1,0 +1,139 @@
+/*
+ * file.h - an open file: one per inode, shared by all its handles, so that they share one view.
+ *
+ * What is in it: the *base*, the value of `version` in the cluster, either loaded whole (small
+ * files, and whatever is written to) or read through a window of chunks pinned to that version
+ * (large files that are only read); and the *tail*, what O_APPEND handles wrote since the last
+ * store. It stands behind the base, wherever that ends in the cluster by then.
+ *
+ * What is dirty: `whole`, the base was changed here and replaces the stored value; else a non-empty
+ * tail, which is appended; else `pending`, created and never stored. With both a changed base and
+ * appends, this view wins and is stored whole.
+ *
+ * Generations: gen moves with each local change; a store saves the generation it took its snapshot
+ * of, so what came later stays dirty.
+ *
+ * Storing, loading whole, moving and unlinking are *exclusive*: one at a time per file, by the busy
+ * flag, while the lock stays free. Reads, writes to what is loaded, and getattr do not wait.
+ */
+#ifndef KVFS_FS_FILE_H
+#define KVFS_FS_FILE_H
+
+#include <pthread.h>
+
+#include "common/list.h"
+#include "fs/attr.h"
+#include "fs/caller.h"
+#include "fs/content.h"
+
+struct fs;
+struct inode;
+
+#define WINDOW_CHUNKS 4u
+
+/* A chunk of the base, pinned to `version`. */
+struct chunk {
+    uint64_t index;
+    uint64_t used; /* when, by f->clock; 0: empty */
+    bool coming;   /* being fetched */
+    struct value v;
+};
+
+struct file {
+    struct inode *inode; /* constant; referenced */
+    unsigned refs;       /* the inode table's lock, as is link */
+    struct list link;
+
+    pthread_mutex_t lock;   /* all below */
+    pthread_cond_t changed; /* busy fell, or a chunk came */
+    unsigned n_open;        /* handles */
+    bool known;             /* the view was set up: by a creation or from the cluster */
+    bool busy;              /* somebody works exclusively */
+
+    struct ballot version; /* of the base; none: not stored yet, or has to be looked up again */
+    uint64_t base_size;    /* while not loaded */
+    bool loaded;
+    struct content base; /* while loaded */
+    struct buf tail;
+    struct chunk window[WINDOW_CHUNKS]; /* while not loaded */
+    uint64_t clock;
+    struct meta meta; /* size: see file_size_locked() */
+
+    bool whole, pending;
+    bool emptied; /* only created or cut to nothing since the last store: nothing was written yet */
+    bool fresh;   /* created here and not stored since: attributes travel with the first store */
+    uint64_t gen, saved_gen;
+    uint64_t failed_gen; /* of the last store that failed, with failed_err; 0: none */
+    int failed_err;
+    unsigned n_failed;   /* stores that failed */
+    struct value unsure; /* of an append with unknown outcome, see file_store.c */
+    size_t unsure_tail;
+};
+
+/* How the kernel's open flags are told to the core. */
+struct open_mode {
+    bool read, write, append, truncate;
+};
+
+/* The open file of an inode (in has a reference), made if need be; *out has a reference, to be
+ * given to file_put(). */
+int file_get(struct fs *fs, struct inode *in, struct file **out);
+void file_put(struct fs *fs, struct file *f);
+
+/* Counts a handle, and brings the view up to date with the cluster, unless it is dirty: then it is
+ * what counts. */
+int file_open(struct fs *fs, struct caller *who, struct file *f, const struct open_mode *mode);
+/* The view of a new file, created here. version none: not stored yet. A file that is dirty already
+ * just is opened. */
+void file_open_new(struct fs *fs, struct file *f, const struct meta *m, struct ballot version,
+                   const struct open_mode *mode);
+/* Gives a handle back; the last one stores what was never tried to be stored. */
+int file_close(struct fs *fs, struct caller *who, struct file *f);
+
+/* *out: a window into the view, owned by the caller; shorter than asked at the end. */
+int file_read(struct fs *fs, struct caller *who, struct file *f, uint64_t off, size_t len,
+              struct value *out);
+/* append: at the end, wherever that is by the time of the store. */
+int file_write(struct fs *fs, struct caller *who, struct file *f, uint64_t off, struct span data,
+               bool append);
+int file_truncate(struct fs *fs, struct caller *who, struct file *f, uint64_t size);
+/* Stores what is dirty: after 0 a quorum has it. (file_store.c) */
+int file_store(struct fs *fs, struct caller *who, struct file *f);
+/* Is it dirty only by having been created or emptied? Then a close that is not the last need not
+ * store it. */
+bool file_only_emptied(struct file *f);
+
+/* Dirty or pending: *out is the view that counts, whatever the cluster says. */
+bool file_dirty_meta(struct file *f, struct meta *out);
+bool file_pending(struct file *f);
+/* False while nothing is known yet: it is just being opened. */
+bool file_known_meta(struct file *f, struct meta *out);
+void file_meta(struct file *f, struct meta *out);
+/* Changes the attributes of a file that was never stored; false: it was, change them there (and
+ * tell file_set_meta()). */
+bool file_change_fresh(struct file *f, const struct attr_change *ch);
+/* The attributes were changed in the cluster, to version next (unless that changed meanwhile). */
+void file_set_meta(struct file *f, const struct meta *m, struct ballot prev, struct ballot next);
+
+/* Exclusive work, as moving and unlinking. 0 or -EINTR. */
+int file_hold(struct caller *who, struct file *f);
+void file_unhold(struct file *f);
+/* Held: makes the view independent of what is stored, for what is to be renamed, unlinked or
+ * replaced. */
+int file_load_held(struct fs *fs, struct caller *who, struct file *f);
+/* Held: it was stored under another key; where that has which version is to be looked up at the
+ * next open. */
+void file_moved_held(struct file *f);
+
+/* --- between file.c, file_read.c and file_store.c; f->lock is held --- */
+uint64_t file_size_locked(const struct file *f);
+bool file_is_dirty_locked(const struct file *f);
+void file_drop_window_locked(struct file *f);
+/* Waits till nobody works exclusively. 0 or -EINTR. */
+int file_wait_idle_locked(struct caller *who, struct file *f);
+/* Waits for a change of f, a short while: a caller who is told to stop must notice. */
+void file_wait_step_locked(struct file *f);
+/* Fetches the whole base if need be: after 0 it is loaded. The lock is not held while waiting. */
+int file_load_locked(struct fs *fs, struct caller *who, struct file *f);
+
+#endif

@@ -1,0 +1,179 @@
+/* file_read.c - reading an open file: from the loaded view, or through the window. */
+#include "fs/file.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common/limits.h"
+#include "fs/core.h"
+
+static struct chunk *find_chunk_locked(struct file *f, uint64_t index)
+{
+    for (unsigned i = 0; i < WINDOW_CHUNKS; i++) {
+        struct chunk *c = &f->window[i];
+
+        if ((c->used > 0 || c->coming) && c->index == index)
+            return c;
+    }
+    return NULL;
+}
+
+/* The chunk used longest ago; NULL while all are being fetched. */
+static struct chunk *victim_locked(struct file *f)
+{
+    struct chunk *best = NULL;
+
+    for (unsigned i = 0; i < WINDOW_CHUNKS; i++) {
+        struct chunk *c = &f->window[i];
+
+        if (!c->coming && (best == NULL || c->used < best->used))
+            best = c;
+    }
+    return best;
+}
+
+/* Fetches chunk `index` of the pinned version into c. The lock is held, but not while waiting. */
+static int fetch_chunk_locked(struct fs *fs, struct caller *who, struct file *f, struct chunk *c,
+                              uint64_t index)
+{
+    struct ballot version = f->version;
+    struct read_args args = {
+        .want_value = true, .offset = index * CHUNK_SIZE, .length = CHUNK_SIZE, .pin = version};
+    struct read_result res = {0};
+    struct buf key = {0};
+    int err;
+
+    value_fini(&c->v);
+    c->index = index;
+    c->used = 0;
+    c->coming = true;
+    pthread_mutex_unlock(&f->lock);
+    err = inode_last_key(fs->inodes, f->inode, &key);
+    args.key = buf_span(&key);
+    if (err == 0)
+        err = core_read(fs, who, &args, &res);
+    pthread_mutex_lock(&f->lock);
+    c->coming = false;
+    if (err == -ENOENT)
+        err = -ESTALE;
+    if (err == 0 && res.value_offset != args.offset)
+        err = -EIO;
+    if (err == 0 && ballot_cmp(version, f->version) == 0 && !f->loaded) {
+        c->v = res.value;
+        c->used = ++f->clock;
+        res.value = (struct value){0};
+    }
+    pthread_cond_broadcast(&f->changed);
+    read_result_fini(&res);
+    buf_fini(&key);
+    return err;
+}
+
+/* One step towards having the chunk: *out stays NULL when things have moved and must be looked at
+ * again. */
+static int want_chunk_locked(struct fs *fs, struct caller *who, struct file *f, uint64_t index,
+                             struct chunk **out)
+{
+    struct chunk *c = find_chunk_locked(f, index);
+
+    if (c != NULL && !c->coming) {
+        c->used = ++f->clock;
+        *out = c;
+        return 0;
+    }
+    if (c == NULL)
+        c = victim_locked(f);
+    if (c != NULL && !c->coming)
+        return fetch_chunk_locked(fs, who, f, c, index);
+    if (caller_stopped(who))
+        return -EINTR;
+    file_wait_step_locked(f);
+    return 0;
+}
+
+/* Reads through the window as far as one version, still not loaded, allows; *done counts what was
+ * copied. */
+static int read_window_locked(struct fs *fs, struct caller *who, struct file *f, uint64_t off,
+                              size_t len, uint8_t *to, size_t *done)
+{
+    struct ballot version = f->version;
+    int err = 0;
+
+    while (err == 0 && *done < len && !f->loaded && ballot_cmp(version, f->version) == 0) {
+        uint64_t at = off + *done;
+        struct chunk *c = NULL;
+
+        err = want_chunk_locked(fs, who, f, at / CHUNK_SIZE, &c);
+        if (err == 0 && c != NULL) {
+            size_t skip = at % CHUNK_SIZE;
+            size_t n = skip < c->v.len ? c->v.len - skip : 0;
+
+            if (n > len - *done)
+                n = len - *done;
+            if (n == 0)
+                return -EIO; /* a chunk shorter than the size says */
+            memcpy(to + *done, c->v.data + skip, n);
+            *done += n;
+        }
+    }
+    return err;
+}
+
+static void copy_loaded_locked(const struct file *f, uint64_t off, size_t len, uint8_t *to)
+{
+    size_t base = content_size(&f->base);
+    size_t n = 0;
+
+    if (off < base) {
+        n = base - off < len ? base - off : len;
+        memcpy(to, f->base.v.data + off, n);
+    }
+    if (n < len)
+        memcpy(to + n, f->tail.data + (off + n - base), len - n);
+}
+
+int file_read(struct fs *fs, struct caller *who, struct file *f, uint64_t off, size_t len,
+              struct value *out)
+{
+    struct blob *b = NULL;
+    size_t done = 0, n = 0;
+    int err = 0;
+
+    pthread_mutex_lock(&f->lock);
+    while (err == 0) {
+        uint64_t size = file_size_locked(f);
+
+        n = off >= size ? 0 : size - off < len ? size - off : len;
+        if (n == 0)
+            break;
+        if (f->loaded && off + n <= content_size(&f->base)) {
+            *out = value_slice(f->base.v, off, n);
+            goto out;
+        }
+        if (b == NULL)
+            b = blob_new(len);
+        if (b == NULL) {
+            err = -ENOMEM;
+        } else if (f->loaded) {
+            copy_loaded_locked(f, off, n, b->data);
+            break;
+        } else if (f->tail.len > 0) {
+            err = file_load_locked(fs, who, f);
+        } else {
+            done = 0; /* from the start again when the version has moved */
+            err = read_window_locked(fs, who, f, off, n, b->data, &done);
+            if (done == n)
+                break;
+        }
+    }
+    if (err == 0 && n > 0) {
+        *out = (struct value){.blob = b, .data = b->data, .len = n};
+        b = NULL;
+    } else if (err == 0) {
+        *out = (struct value){0};
+    }
+out:
+    pthread_mutex_unlock(&f->lock);
+    blob_unref(b);
+    return err;
+}

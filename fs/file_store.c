@@ -1,0 +1,313 @@
+/*
+ * file_store.c - storing an open file: a snapshot is taken under the lock, stored without it, and
+ * taken note of.
+ *
+ * A snapshot says which of three writes it needs:
+ *   whole   the value is replaced; owner, mode and extended attributes of the record stay;
+ *   append  the tail goes behind whatever value is there by then, decided where the write is
+ *           decided, so that no other mount's append is lost;
+ *   create  created, nothing written, nothing cut: an empty record, if there is still none.
+ *
+ * The store is a job of its own: who waits for it may be told to stop (a dying process is, by the
+ * kernel, in the close of its files), but the job goes on, and its outcome counts.
+ *
+ * An append whose outcome is unknown may or may not be in the value that the next one finds. It is,
+ * if that value begins with all that it wanted stored.
+ */
+#include "fs/file.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fs/core.h"
+
+enum store_kind { STORE_WHOLE, STORE_APPEND, STORE_CREATE };
+
+struct snapshot {
+    enum store_kind kind;
+    uint64_t gen;
+    struct value data; /* the whole value, or the tail */
+    struct meta meta;
+    bool fresh; /* attributes are stored too */
+    uint64_t max_size, size_hint;
+    struct value result; /* append: the value that the last try wanted stored */
+    struct value unsure; /* append: what an earlier one wanted, of unknown outcome, */
+    size_t unsure_tail;  /* with so much of the tail */
+};
+
+/* One store under way; shared by who waits and the cluster's thread. */
+struct store_job {
+    struct fs *fs;
+    struct file *file; /* referenced */
+    struct buf key;
+    struct snapshot snap; /* the job's alone until it has finished */
+    struct write_args args;
+    bool finished, abandoned; /* the file's lock, as is: */
+    int err;
+    struct err why;
+};
+
+static bool starts_with(struct value v, struct value start)
+{
+    return start.len > 0 && v.len >= start.len && memcmp(v.data, start.data, start.len) == 0;
+}
+
+static int append_value(struct snapshot *s, struct value cur, struct value *out)
+{
+    size_t done = starts_with(cur, s->unsure) ? s->unsure_tail : 0;
+    size_t n = s->data.len - done;
+    struct blob *b;
+
+    if (n > s->max_size || cur.len > s->max_size - n)
+        return -EFBIG;
+    b = blob_new(cur.len + n);
+    if (b == NULL)
+        return -ENOMEM;
+    if (cur.len > 0)
+        memcpy(b->data, cur.data, cur.len);
+    if (n > 0)
+        memcpy(b->data + cur.len, s->data.data + done, n);
+    *out = (struct value){.blob = b, .data = b->data, .len = b->len};
+    value_fini(&s->result);
+    s->result = value_ref(*out);
+    return 0;
+}
+
+/* Called for each try, on the record that it would replace. */
+static int store_edit(void *ctx, const struct record *cur, struct value cur_value,
+                      struct draft *next)
+{
+    struct snapshot *s = (struct snapshot *)ctx;
+    uint32_t type = cur->mode & S_IFMT;
+    bool live = record_is_live(cur) && (type == 0 || type == S_IFREG);
+    int err = 0;
+
+    if (s->kind == STORE_CREATE && record_is_live(cur))
+        return -EEXIST;
+    if (s->kind == STORE_APPEND)
+        err = append_value(s, live ? cur_value : (struct value){0}, &next->value);
+    else
+        next->value = value_ref(s->data);
+    if (err < 0)
+        return err;
+    if (!live || s->fresh) {
+        meta_to_record(&s->meta, &next->rec);
+    } else {
+        next->rec.mtime_ns = s->meta.mtime_ns;
+        next->rec.ctime_ns = s->meta.ctime_ns;
+    }
+    if (!live)
+        next->rec.attrs = span_of(NULL, 0);
+    return 0;
+}
+
+static int snapshot_locked(struct fs *fs, struct file *f, struct snapshot *s)
+{
+    *s = (struct snapshot){
+        .gen = f->gen, .meta = f->meta, .fresh = f->fresh, .max_size = fs->max_value_size};
+    if (f->whole) {
+        s->kind = STORE_WHOLE;
+        s->data = value_ref(f->base.v);
+        s->size_hint = s->data.len;
+        return 0;
+    }
+    if (f->tail.len > 0) {
+        s->kind = STORE_APPEND;
+        s->size_hint = file_size_locked(f);
+        s->unsure = value_ref(f->unsure);
+        s->unsure_tail = f->unsure_tail;
+        return value_copy(buf_span(&f->tail), &s->data);
+    }
+    s->kind = STORE_CREATE;
+    return 0;
+}
+
+static void forget_tail_locked(struct file *f, size_t n)
+{
+    memmove(f->tail.data, f->tail.data + n, f->tail.len - n);
+    f->tail.len -= n;
+}
+
+/* The cluster has the snapshot: what was not changed meanwhile is clean. */
+static void stored_locked(struct fs *fs, struct file *f, struct snapshot *s,
+                          const struct record *rec)
+{
+    inode_drop_seen(fs->inodes, f->inode);
+    f->version = rec->version;
+    f->saved_gen = s->gen;
+    f->failed_gen = 0;
+    f->pending = f->emptied = f->fresh = false;
+    if (s->kind == STORE_APPEND &&
+        !f->whole) { /* else the tail was unfolded into the view, which counts */
+        forget_tail_locked(f, s->data.len);
+        value_fini(&f->unsure);
+        file_drop_window_locked(f);
+        f->clock = 0;
+        f->base_size = s->result.len;
+        if (f->loaded) {
+            content_set(&f->base, s->result);
+            s->result = (struct value){0};
+        }
+    }
+    if (f->gen == s->gen) {
+        f->whole = false;
+        f->meta = meta_of_record(&fs->defaults, rec, false);
+    }
+}
+
+/* Another mount created the file first, with nothing of ours to add: its content is what counts. */
+static void lost_creation_locked(struct file *f, const struct snapshot *s)
+{
+    f->pending = f->fresh = f->emptied = false;
+    f->saved_gen = s->gen;
+    if (f->gen == s->gen) {
+        f->known = f->loaded = false;
+        f->base_size = 0;
+        f->version = BALLOT_NONE;
+    }
+}
+
+/* Not exclusive any more, and with an outcome. */
+static void finish_locked(struct fs *fs, struct file *f, struct snapshot *s,
+                          const struct write_result *res)
+{
+    if (res->err == 0) {
+        stored_locked(fs, f, s, &res->rec.rec);
+    } else if (res->err == -EEXIST && s->kind == STORE_CREATE) {
+        lost_creation_locked(f, s);
+    } else {
+        f->failed_gen = s->gen;
+        f->failed_err = res->err;
+        f->n_failed++;
+    }
+    if (res->err < 0 && !res->certain && s->kind == STORE_APPEND) {
+        value_fini(&f->unsure);
+        f->unsure = s->result;
+        f->unsure_tail = s->data.len;
+        s->result = (struct value){0};
+    }
+    f->busy = false;
+    pthread_cond_broadcast(&f->changed);
+}
+
+/* Of a file that has no name any more, nothing is to be stored; the view goes on. */
+static void keep_to_ourselves_locked(struct file *f)
+{
+    f->saved_gen = f->gen;
+    f->whole = f->pending = f->emptied = false;
+    if (f->tail.len > 0 && f->loaded &&
+        content_write(&f->base, content_size(&f->base), buf_span(&f->tail)) == 0)
+        buf_clear(&f->tail);
+}
+
+static void job_free(struct store_job *j)
+{
+    file_put(j->fs, j->file);
+    value_fini(&j->snap.data);
+    value_fini(&j->snap.result);
+    value_fini(&j->snap.unsure);
+    buf_fini(&j->key);
+    free(j);
+}
+
+/* The write has ended; on the cluster's thread. */
+static void job_done(void *arg, struct write_result *res)
+{
+    struct store_job *j = arg;
+    struct file *f = j->file;
+    bool abandoned;
+
+    pthread_mutex_lock(&f->lock);
+    finish_locked(j->fs, f, &j->snap, res);
+    j->err = res->err == -EEXIST && j->snap.kind == STORE_CREATE ? 0 : res->err;
+    j->why = res->why;
+    j->finished = true;
+    abandoned = j->abandoned;
+    pthread_mutex_unlock(&f->lock);
+    if (abandoned)
+        job_free(j);
+}
+
+/* A job for what is dirty now, whose key and snapshot nothing will change. */
+static int job_new_locked(struct fs *fs, struct file *f, struct store_job **out)
+{
+    struct store_job *j = calloc(1, sizeof(*j));
+    int err;
+
+    if (j == NULL)
+        return -ENOMEM;
+    j->fs = fs;
+    j->file = inode_file(fs->inodes, f->inode); /* f, with a reference more */
+    err = inode_key(fs->inodes, f->inode, &j->key);
+    if (err == 0)
+        err = snapshot_locked(fs, f, &j->snap);
+    if (err < 0) {
+        pthread_mutex_unlock(&f->lock); /* job_free() may need it */
+        job_free(j);
+        pthread_mutex_lock(&f->lock);
+        return err;
+    }
+    j->args = (struct write_args){.key = buf_span(&j->key),
+                                  .edit = store_edit,
+                                  .ctx = &j->snap,
+                                  .want_value = j->snap.kind == STORE_APPEND,
+                                  .size_hint = j->snap.size_hint};
+    *out = j;
+    return 0;
+}
+
+/* Runs the job as far as the caller waits for it. busy is ours, and falls when the job ends. */
+static int job_run_locked(struct caller *who, struct file *f, struct store_job *j)
+{
+    int err;
+
+    pthread_mutex_unlock(&f->lock);
+    err = core_write_async(j->fs, who, &j->args, job_done, j);
+    if (err < 0) /* it never began */
+        job_done(j, &(struct write_result){.err = err, .certain = true, .why = who->why});
+    pthread_mutex_lock(&f->lock);
+    while (!j->finished && !caller_stopped(who))
+        file_wait_step_locked(f);
+    if (!j->finished) {
+        j->abandoned = true; /* job_done() frees it */
+        return -EINTR;
+    }
+    err = j->err;
+    if (err < 0)
+        who->why = j->why;
+    pthread_mutex_unlock(&f->lock);
+    job_free(j);
+    pthread_mutex_lock(&f->lock);
+    return err;
+}
+
+int file_store(struct fs *fs, struct caller *who, struct file *f)
+{
+    struct store_job *j;
+    unsigned n_failed;
+    uint64_t need;
+    int err;
+
+    pthread_mutex_lock(&f->lock);
+    need = f->gen;
+    n_failed = f->n_failed;
+    err = file_wait_idle_locked(who, f);
+    /* Waiters must not wait for one try after another, when whoever was first tried just this. */
+    if (err == 0 && f->n_failed != n_failed && f->failed_gen >= need)
+        err = f->failed_err;
+    if (err == 0 && file_is_dirty_locked(f)) {
+        err = job_new_locked(fs, f, &j);
+        if (err == -ENOENT) {
+            keep_to_ourselves_locked(f);
+            err = 0;
+        } else if (err == 0) {
+            f->busy = true;
+            err = job_run_locked(who, f, j);
+        }
+    } else if (err == 0) {
+        f->fresh = false; /* closed once, as it was created */
+    }
+    pthread_mutex_unlock(&f->lock);
+    return err;
+}

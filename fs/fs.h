@@ -1,0 +1,116 @@
+/*
+ * fs.h - the file system core: what the handlers call. No FUSE types; 0 or -errno; outputs last,
+ * written only on success.
+ *
+ * Names become keys (common/keypath.h), keys are read and written through common/cluster.h. Nothing
+ * is cached behind the back of other mounts: a lookup asks the cluster; only an open file is kept,
+ * and of a file that is dirty here the view in memory counts.
+ *
+ * Locks, in the order in which they may be taken:
+ *     a directory handle's (dir.c)
+ *     a file's (file.h)
+ *     the inode table's (inode.c), the root's and that of what is open (core.h), the callers'
+ *     (caller.c)
+ * Nobody waits for the cluster under one of them, but for the directory handle's, on which only
+ * readers of that one handle queue.
+ */
+#ifndef KVFS_FS_FS_H
+#define KVFS_FS_FS_H
+
+#include <stdbool.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include "fs/attr.h"
+#include "fs/caller.h"
+
+struct fs;
+struct handle;     /* an open file */
+struct dir_handle; /* an open directory */
+
+struct fs_opts {
+    struct cluster *cluster; /* borrowed */
+    struct attr_defaults defaults;
+    uint32_t timeout_ms; /* the cluster's */
+};
+int fs_new(const struct fs_opts *opts, struct fs **out);
+/* No call is under way. What is still open is closed, and not stored: see fs_flush_all(). */
+void fs_free(struct fs *fs);
+
+/* What is told to the kernel of a file found or made: counted, forgotten by fs_forget(). */
+struct fs_entry {
+    uint64_t id;
+    struct stat st;
+};
+
+int fs_lookup(struct fs *fs, struct caller *who, uint64_t parent, const char *name,
+              struct fs_entry *out);
+void fs_forget(struct fs *fs, uint64_t id, uint64_t nlookup);
+/* h: the handle through which it is asked, or NULL. */
+int fs_getattr(struct fs *fs, struct caller *who, uint64_t id, struct handle *h, struct stat *out);
+/* size: UINT64_MAX leaves it. h as above. */
+int fs_setattr(struct fs *fs, struct caller *who, uint64_t id, struct handle *h,
+               const struct attr_change *ch, uint64_t size, struct stat *out);
+int fs_readlink(struct fs *fs, struct caller *who, uint64_t id, struct buf *out);
+int fs_mknod(struct fs *fs, struct caller *who, uint64_t parent, const char *name, uint32_t mode,
+             uint64_t rdev, struct fs_entry *out);
+int fs_mkdir(struct fs *fs, struct caller *who, uint64_t parent, const char *name, uint32_t mode,
+             struct fs_entry *out);
+int fs_symlink(struct fs *fs, struct caller *who, const char *target, uint64_t parent,
+               const char *name, struct fs_entry *out);
+int fs_unlink(struct fs *fs, struct caller *who, uint64_t parent, const char *name);
+int fs_rmdir(struct fs *fs, struct caller *who, uint64_t parent, const char *name);
+/* noreplace: -EEXIST when the new name exists. */
+int fs_rename(struct fs *fs, struct caller *who, uint64_t parent, const char *name,
+              uint64_t new_parent, const char *new_name, bool noreplace);
+int fs_statfs(struct fs *fs, struct statvfs *out);
+
+/* flags: open(2)'s. */
+int fs_create(struct fs *fs, struct caller *who, uint64_t parent, const char *name, uint32_t mode,
+              int flags, struct fs_entry *entry, struct handle **out);
+int fs_open(struct fs *fs, struct caller *who, uint64_t id, int flags, struct handle **out);
+int fs_read(struct fs *fs, struct caller *who, struct handle *h, uint64_t off, size_t len,
+            struct value *out);
+/* writeback: pages of a mapping, whoever's handle this is: they go where off says, also through one
+ * opened for appending. */
+int fs_write(struct fs *fs, struct caller *who, struct handle *h, uint64_t off, struct span data,
+             bool writeback);
+int fs_fallocate(struct fs *fs, struct caller *who, struct handle *h, int mode, uint64_t off,
+                 uint64_t len);
+int fs_flush(struct fs *fs, struct caller *who, struct handle *h);
+int fs_fsync(struct fs *fs, struct caller *who, struct handle *h);
+/* Frees h, whatever it returns: what could not be stored is lost then, and logged. */
+int fs_release(struct fs *fs, struct caller *who, struct handle *h);
+/* Was it opened for appending? Its offsets are not the kernel's to tell. */
+bool handle_appends(const struct handle *h);
+/* Stores what is dirty of all files, when going down; logs what could not be. */
+void fs_flush_all(struct fs *fs, struct caller *who);
+
+/*
+ * Reading a directory. Offsets name positions for seekdir(): 0 is the start, where everything is
+ * listed afresh. An entry keeps its offset while the handle is open, whatever comes and goes.
+ */
+struct fs_dirent {
+    const char *name; /* borrowed until the next call with this handle */
+    struct stat st;   /* st_ino and type at least; all attributes where known */
+    uint64_t next_off;
+    bool dots; /* "." or "..": not to be remembered */
+};
+int fs_opendir(struct fs *fs, struct caller *who, uint64_t id, struct dir_handle **out);
+/* The entry at off: 1, 0 at the end. */
+int fs_readdir(struct fs *fs, struct caller *who, struct dir_handle *d, uint64_t off,
+               struct fs_dirent *out);
+/* Counts the entry last read for the kernel, as a lookup would: readdirplus. */
+int fs_readdir_remember(struct fs *fs, struct caller *who, struct dir_handle *d,
+                        struct fs_entry *out);
+void fs_releasedir(struct fs *fs, struct dir_handle *d);
+
+/* Extended attributes, user.* only. size 0 asks for the length; -ERANGE, -ENODATA, -EOPNOTSUPP.
+ * flags: XATTR_CREATE, XATTR_REPLACE. */
+int fs_getxattr(struct fs *fs, struct caller *who, uint64_t id, const char *name, struct buf *out);
+int fs_listxattr(struct fs *fs, struct caller *who, uint64_t id, struct buf *out);
+int fs_setxattr(struct fs *fs, struct caller *who, uint64_t id, const char *name, struct span value,
+                int flags);
+int fs_removexattr(struct fs *fs, struct caller *who, uint64_t id, const char *name);
+
+#endif

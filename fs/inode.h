@@ -1,0 +1,136 @@
+/*
+ * inode.h - what the kernel knows of: the table of inodes.
+ *
+ * Three kinds of names for one thing:
+ *   id      what the kernel calls it ("nodeid"). Given out by this table, never twice in the life
+ *           of a mount. Lives while the kernel remembers it (nlookup, given back by forget) or
+ *           something here refers to it.
+ *   key     where its bytes are in the cluster: the file's key, or the prefix of a directory (""
+ *           for the root). Changes when it is renamed. An inode whose key was deleted or taken
+ *           over by another file is *gone*: it has no key, only its open handles go on.
+ *   st_ino  what programs see: a hash of the key, so that a path shows the same on every mount.
+ *
+ * Of one (key, kind) there is at most one inode that is not gone, so all handles of a file meet in
+ * one struct file.
+ */
+#ifndef KVFS_FS_INODE_H
+#define KVFS_FS_INODE_H
+
+#include "common/list.h"
+#include "fs/attr.h"
+
+struct file;
+struct inode_table;
+
+#define INODE_ROOT 1u
+
+enum inode_kind { INODE_FILE, INODE_DIR };
+
+/* What was found under a name, to be remembered. */
+struct found {
+    enum inode_kind kind;
+    struct meta meta;
+    struct ballot version;
+    bool has_marker, shadows; /* of a directory */
+};
+
+/*
+ * What a lookup found, left for the caller's next step: a path walk ends in LOOKUP, and GETATTR or
+ * OPEN follow from the same thread at once. It spares the second request to the cluster. And what a
+ * listing found, left for the first lookup by its reader. Used once, by that thread, until
+ * until_us.
+ */
+struct seen {
+    pid_t pid; /* 0: nothing */
+    bool listed;
+    uint64_t until_us; /* monotonic */
+    struct found found;
+};
+
+/* All fields but id and kind are protected by the table's lock; others see them through the
+ * functions below. */
+struct inode {
+    uint64_t id;
+    enum inode_kind kind;
+    uint8_t *key;
+    size_t key_len;
+    bool gone;
+    uint64_t nlookup;  /* entry replies that the kernel has not forgotten */
+    unsigned refs;     /* handles and calls under way */
+    uint32_t type;     /* S_IFMT of a file */
+    struct file *file; /* while it is open, see file.h */
+    struct seen seen;
+    /* Of directories: */
+    bool has_marker;    /* seen to have a marker, so it stays when the last key in it goes */
+    bool shadows;       /* a key of the same name is hidden by it */
+    uint32_t mode, gid; /* as last seen; new files inherit the group of setgid directories */
+    int64_t changed_ns; /* when this mount last changed what is in it; 0: not */
+    struct inode *next_by_id, *next_by_key; /* hash chains */
+};
+
+int inode_table_new(struct inode_table **out);
+void inode_table_free(struct inode_table *t);
+
+/* Gives a reference; NULL when there is none. */
+struct inode *inode_get(struct inode_table *t, uint64_t id);
+struct inode *inode_find(struct inode_table *t, struct span key, enum inode_kind kind);
+struct inode *inode_ref(struct inode_table *t, struct inode *in);
+void inode_put(struct inode_table *t, struct inode *in); /* accepts NULL */
+
+/*
+ * Finds or makes the inode of a key, in one step. lookup: the kernel will be told of it, and forget
+ * it later. *out has a reference. -EAGAIN when something was renamed since `moves` was sampled: the
+ * key may be an old one, look again. -ENOMEM.
+ */
+int inode_remember(struct inode_table *t, struct span key, const struct found *found,
+                   uint64_t moves, bool lookup, struct inode **out);
+uint64_t inode_moves(struct inode_table *t);
+void inode_forget(struct inode_table *t, uint64_t id, uint64_t nlookup);
+
+/* Appends its key (or prefix). 0, -ENOENT when it is gone, -ENOMEM. */
+int inode_key(struct inode_table *t, struct inode *in, struct buf *out);
+/* The key that it has, or had last: to read what its name stands for now. 0 or -ENOMEM. */
+int inode_last_key(struct inode_table *t, struct inode *in, struct buf *out);
+bool inode_is_gone(struct inode_table *t, struct inode *in);
+uint64_t inode_st_ino(struct inode_table *t, struct inode *in);
+
+/* The key was deleted, or now is another file: its inode, if any, is gone. */
+void inode_drop(struct inode_table *t, struct span key, enum inode_kind kind);
+/* from has become to; what had that name is gone. */
+int inode_move(struct inode_table *t, struct span from, struct span to, enum inode_kind kind);
+/* The same of a directory, with all below it. */
+int inode_move_tree(struct inode_table *t, struct span from, struct span to);
+
+/* Leaves word for the same caller; takes it (false: there is none); drops what a listing left, if
+ * it is still there. */
+void inode_set_seen(struct inode_table *t, struct inode *in, pid_t pid, uint64_t until_us,
+                    bool listed, const struct found *found);
+bool inode_take_seen(struct inode_table *t, struct inode *in, pid_t pid, uint64_t now_us,
+                     bool listed, struct found *out);
+void inode_drop_seen(struct inode_table *t, struct inode *in);
+void inode_drop_listed(struct inode_table *t, uint64_t id);
+void inode_set_dir(struct inode_table *t, struct inode *in, const struct found *found);
+/* Copies what is known of a directory. */
+struct dir_facts {
+    bool has_marker, shadows;
+    uint32_t mode, gid;
+    int64_t changed_ns;
+};
+struct dir_facts inode_dir_facts(struct inode_table *t, struct inode *in);
+void inode_set_changed(struct inode_table *t, struct inode *in, int64_t now_ns); /* 0: forget it */
+
+/* --- the open files (file.c) ------------------------------------------------------------------ */
+
+/* The open file of an inode, with a reference; NULL when it is not open. */
+struct file *inode_file(struct inode_table *t, struct inode *in);
+/* The same, or else `fresh`, which becomes its open file (its first reference is the caller's). */
+struct file *inode_attach(struct inode_table *t, struct inode *in, struct file *fresh);
+/* Gives a reference back; true: it was the last, the file is detached and the caller frees it. */
+bool inode_detach(struct inode_table *t, struct file *f);
+/*
+ * All open files that are not gone and whose key starts with prefix, in the order of their ids,
+ * each with a reference. *out: malloced (NULL when none).
+ */
+int inode_files_below(struct inode_table *t, struct span prefix, struct file ***out, size_t *n);
+
+#endif

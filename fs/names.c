@@ -1,0 +1,245 @@
+/* names.c - names in directories, as keys, and what the cluster has under them. */
+#include "fs/core.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common/keypath.h"
+
+/* --- names ------------------------------------------------------------------------------------ */
+
+int name_resolve(struct fs *fs, uint64_t parent, const char *text, struct name *out)
+{
+    struct span name = span_str(text);
+    int err_file, err_dir, err;
+
+    *out = (struct name){.dir = inode_get(fs->inodes, parent)};
+    err = out->dir == NULL ? -ENOENT : inode_key(fs->inodes, out->dir, &out->prefix);
+    if (err == 0) {
+        err_file = key_of_name(&out->file, buf_span(&out->prefix), name, false);
+        err_dir = key_of_name(&out->subdir, buf_span(&out->prefix), name, true);
+        if (err_file < 0 && err_dir < 0)
+            err = err_file == -ENAMETOOLONG || err_dir == -ENAMETOOLONG ? -ENAMETOOLONG : err_file;
+        if (err_file == -ENOMEM || err_dir == -ENOMEM)
+            err = -ENOMEM;
+    }
+    if (err < 0)
+        name_fini(fs, out);
+    return err;
+}
+
+void name_fini(struct fs *fs, struct name *n)
+{
+    inode_put(fs->inodes, n->dir);
+    buf_fini(&n->prefix);
+    buf_fini(&n->file);
+    buf_fini(&n->subdir);
+    *n = (struct name){0};
+}
+
+/* --- finding ---------------------------------------------------------------------------------- */
+
+/* The directory that a key or prefix below it proves; marker: that key is the directory's own. */
+static struct found found_dir(struct fs *fs, const struct entry *e, bool marker, bool shadows)
+{
+    struct found f = {.kind = INODE_DIR, .has_marker = marker, .shadows = shadows};
+
+    f.meta = marker ? meta_of_entry(&fs->defaults, e, true)
+                    : meta_of_implicit_dir(&fs->defaults, e->mtime_ns);
+    return f;
+}
+
+/* The key that the directory `prefix` hides and that tells of it in one read: the prefix without
+ * its '/'; false: there is none. */
+static bool beside(struct span prefix, struct span *key)
+{
+    *key = prefix;
+    if (prefix.len < 2 || prefix.data[prefix.len - 1] != '/')
+        return false;
+    key->len--;
+    return true;
+}
+
+/* One read of `key` finds the file, the directory key + "/", or both; the directory wins where it
+ * may. */
+static int find_both(struct fs *fs, struct caller *who, struct span key, bool want_dir,
+                     bool want_file, struct found *out)
+{
+    struct read_args args = {.key = key, .peek = want_dir};
+    struct read_result res = {0};
+    int err = core_read(fs, who, &args, &res);
+    bool live;
+
+    if (err < 0)
+        goto out;
+    live = record_is_live(&res.rec.rec);
+    if (res.has_child) {
+        /* A key that ends in '/' is a marker itself, and nothing that could be shown as a file. */
+        *out = found_dir(fs, &res.child, res.child.key.len == key.len + 1,
+                         live && key.data[key.len - 1] != '/');
+    } else if (live && want_file) {
+        *out = (struct found){.kind = INODE_FILE,
+                              .meta = meta_of_record(&fs->defaults, &res.rec.rec, false),
+                              .version = res.rec.rec.version};
+    } else {
+        err = -ENOENT;
+    }
+out:
+    read_result_fini(&res);
+    return err;
+}
+
+int key_find_file(struct fs *fs, struct caller *who, struct span key, struct found *out)
+{
+    return find_both(fs, who, key, false, true, out);
+}
+
+/* A directory that no single key stands beside: is anything listed below its prefix? */
+static int find_by_listing(struct fs *fs, struct caller *who, struct span prefix, struct found *out)
+{
+    struct list_args args = {.prefix = prefix, .limit = 1};
+    struct list_result res = {0};
+    struct entry e;
+    int err = core_list(fs, who, &args, &res);
+
+    if (err == 0) {
+        struct cursor c = cursor_of(buf_span(&res.entries));
+        int got = entry_next(&c, &e);
+
+        err = got < 0 ? got : got == 0 ? -ENOENT : 0;
+        if (err == 0)
+            *out = found_dir(fs, &e, e.key.len == prefix.len && prefix.data[prefix.len - 1] == '/',
+                             false);
+    }
+    list_result_fini(&res);
+    return err;
+}
+
+int key_find_dir(struct fs *fs, struct caller *who, struct span prefix, struct found *out)
+{
+    struct span key;
+
+    if (beside(prefix, &key))
+        return find_both(fs, who, key, true, false, out);
+    return find_by_listing(fs, who, prefix, out);
+}
+
+int name_find(struct fs *fs, struct caller *who, const struct name *n, struct found *out)
+{
+    if (n->file.len == 0)
+        return key_find_dir(fs, who, buf_span(&n->subdir), out);
+    return find_both(fs, who, buf_span(&n->file), n->subdir.len > 0, true, out);
+}
+
+/* --- making and removing ---------------------------------------------------------------------- */
+
+struct creation {
+    const struct meta *meta;
+    struct span value;
+};
+
+static int create_edit(void *ctx, const struct record *cur, struct value cur_value,
+                       struct draft *next)
+{
+    const struct creation *c = (const struct creation *)ctx;
+
+    (void)cur_value;
+    if (record_is_live(cur))
+        return -EEXIST;
+    meta_to_record(c->meta, &next->rec);
+    next->rec.attrs = span_of(NULL, 0);
+    return value_copy(c->value, &next->value);
+}
+
+int key_create(struct fs *fs, struct caller *who, struct span key, const struct meta *m,
+               struct span value, struct ballot *version)
+{
+    struct creation c = {.meta = m, .value = value};
+    struct write_args args = {.key = key, .edit = create_edit, .ctx = &c, .size_hint = value.len};
+    struct write_result res = {0};
+    int err = core_write(fs, who, &args, &res);
+
+    if (err == 0 && version != NULL)
+        *version = res.rec.rec.version;
+    write_result_fini(&res);
+    return err;
+}
+
+static int delete_edit(void *ctx, const struct record *cur, struct value cur_value,
+                       struct draft *next)
+{
+    const struct ballot *only = (const struct ballot *)ctx;
+
+    (void)cur_value;
+    if (!record_is_live(cur))
+        return -ENOENT;
+    if (!ballot_is_none(*only) && ballot_cmp(*only, cur->version) != 0)
+        return -ECANCELED;
+    next->rec = (struct record){.flags = RECORD_TOMBSTONE};
+    return 0;
+}
+
+int key_delete(struct fs *fs, struct caller *who, struct span key, struct ballot only)
+{
+    struct write_args args = {.key = key, .edit = delete_edit, .ctx = &only};
+    struct write_result res = {0};
+    int err = core_write(fs, who, &args, &res);
+
+    write_result_fini(&res);
+    return err;
+}
+
+int dir_keep(struct fs *fs, struct caller *who, struct inode *dir)
+{
+    struct dir_facts facts = inode_dir_facts(fs->inodes, dir);
+    struct buf prefix = {0};
+    struct meta m;
+    int err;
+
+    if (facts.has_marker)
+        return 0;
+    err = inode_key(fs->inodes, dir, &prefix);
+    if (err < 0 || prefix.data[prefix.len - 1] !=
+                       '/') /* pieces of long names have no marker: they go with what is in them */
+        goto out;
+    m = meta_of_implicit_dir(&fs->defaults, attr_now_ns());
+    err = key_create(fs, who, buf_span(&prefix), &m, span_of(NULL, 0), NULL);
+    if (err == -EEXIST)
+        err = 0;
+    if (err == 0)
+        inode_set_dir(
+            fs->inodes, dir,
+            &(struct found){
+                .kind = INODE_DIR, .meta = m, .has_marker = true, .shadows = facts.shadows});
+out:
+    buf_fini(&prefix);
+    return err;
+}
+
+int dir_check_empty(struct fs *fs, struct caller *who, struct span prefix)
+{
+    struct list_args args = {.prefix = prefix, .limit = 2};
+    struct list_result res = {0};
+    struct entry e;
+    unsigned n = 0;
+    bool marker = false;
+    int err = core_list(fs, who, &args, &res);
+
+    if (err == 0) {
+        struct cursor c = cursor_of(buf_span(&res.entries));
+        int got;
+
+        while ((got = entry_next(&c, &e)) > 0) {
+            n++;
+            marker = marker || e.key.len == prefix.len;
+        }
+        if (got < 0)
+            err = got;
+        else if (n == 0)
+            err = -ENOENT;
+        else if (n > 1 || !marker)
+            err = -ENOTEMPTY;
+    }
+    list_result_fini(&res);
+    return err;
+}

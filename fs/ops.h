@@ -1,0 +1,69 @@
+/* ops.h - the handlers: each unpacks what the kernel asks, calls the core, and replies once. */
+#ifndef KVFS_FS_OPS_H
+#define KVFS_FS_OPS_H
+
+#define FUSE_USE_VERSION 312
+#include <fuse_lowlevel.h>
+
+#include "fs/fs.h"
+
+/* What each request finds as its session's userdata. */
+struct mount {
+    struct fs *fs;
+    struct callers *callers;
+    double attr_timeout_s;
+    void (*on_ready)(void *arg); /* the kernel has said hello: the mount answers */
+    void *on_ready_arg;
+    bool parallel_dirops; /* the kernel can, see ops_init.c */
+    atomic_bool greeted;
+};
+
+extern const struct fuse_lowlevel_ops ops_table;
+
+/* Every handler begins and ends with these. request_end() gives the errno for the kernel. */
+void request_begin(fuse_req_t req, struct caller *who);
+int request_end(fuse_req_t req, struct caller *who, int err);
+/* Replies with an entry, or the error; the core forgets it where the kernel did not get it. */
+void reply_entry(fuse_req_t req, struct caller *who, int err, const struct fs_entry *e);
+void fill_entry(const struct mount *m, const struct fs_entry *e, struct fuse_entry_param *out);
+
+static inline struct mount *mount_of(fuse_req_t req)
+{
+    return fuse_req_userdata(req);
+}
+
+/* ops_init.c */
+void on_init(void *userdata, struct fuse_conn_info *conn);
+/* Between mounting and the loop. */
+int ops_init_io(struct fuse_session *session);
+
+/* ops_file.c */
+void on_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
+               struct fuse_file_info *fi);
+void on_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
+void on_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off_t off,
+              struct fuse_file_info *fi);
+void on_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void on_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi);
+void on_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void on_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len,
+                  struct fuse_file_info *fi);
+
+/* ops_dir.c */
+void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode);
+void on_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev);
+void on_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name);
+void on_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name);
+void on_unlink(fuse_req_t req, fuse_ino_t parent, const char *name);
+void on_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name);
+void on_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
+               const char *new_name, unsigned flags);
+void on_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
+void on_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+                    struct fuse_file_info *fi);
+void on_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void on_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi);
+
+#endif

@@ -1,0 +1,62 @@
+/* ops_init.c - how a session begins: what the kernel and the mount agree on. */
+#include "fs/ops.h"
+
+#include <linux/fuse.h>
+#include <stdatomic.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define MAX_WRITE (1u << 20)
+#define MAX_BACKGROUND 64u
+
+void on_init(void *userdata, struct fuse_conn_info *conn)
+{
+    struct mount *m = userdata;
+
+    conn->max_write = MAX_WRITE;
+    conn->max_background = MAX_BACKGROUND;
+    conn->time_gran = 1;
+    /*
+     * Pages are dropped by each open and where a size changes, so there is no need to ask for
+     * attributes before each read. Suid bits are cleared by the kernel. Each listing brings the
+     * attributes, so each may as well hand them on.
+     */
+    conn->want &= ~(unsigned)(FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_HANDLE_KILLPRIV |
+                              FUSE_CAP_READDIRPLUS_AUTO);
+    conn->want |= conn->capable & FUSE_CAP_READDIRPLUS;
+    m->parallel_dirops = conn->capable & FUSE_CAP_PARALLEL_DIROPS;
+    m->on_ready(m->on_ready_arg);
+}
+
+/* --- what libfuse forgets --------------------------------------------------------------------- */
+
+/*
+ * libfuse 3.14 has FUSE_CAP_PARALLEL_DIROPS, but does not pass it on, and the kernel lets only one
+ * lookup at a time into a directory then: one that waits for a dead node holds up all others. So
+ * the first answer of a session, which is the one to INIT, gets the flag here.
+ */
+static ssize_t write_answer(int fd, struct iovec *iov, int count, void *userdata)
+{
+    struct mount *m = userdata;
+
+    if (m->parallel_dirops && !atomic_exchange(&m->greeted, true) && count == 2 &&
+        iov[1].iov_len >= offsetof(struct fuse_init_out, max_background)) {
+        struct fuse_init_out *hello = iov[1].iov_base;
+
+        hello->flags |= FUSE_PARALLEL_DIROPS;
+    }
+    return writev(fd, iov, count);
+}
+
+static ssize_t read_request(int fd, void *buf, size_t len, void *userdata)
+{
+    (void)userdata;
+    return read(fd, buf, len);
+}
+
+int ops_init_io(struct fuse_session *session)
+{
+    static const struct fuse_custom_io io = {.writev = write_answer, .read = read_request};
+
+    return fuse_session_custom_io(session, &io, fuse_session_fd(session));
+}

@@ -1,0 +1,148 @@
+"""test_random.py - random operations on one file, by several handles, a mapping and another mount, against a model in memory."""
+import mmap
+import os
+import pathlib
+import random
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+from kvtest import Claims, Cluster, eq
+
+SEED = int(os.environ.get("SEED", random.randrange(1 << 32)))
+LIMIT_S = float(os.environ.get("RANDOM_S", 6))
+SIZE_MAX = 3 << 20
+
+
+class Model:
+    """The file as it should be, and the handles through which it is worked on."""
+
+    def __init__(self, rnd, a, b):
+        self.rnd, self.a, self.b = rnd, a, b
+        self.name, self.data, self.fds, self.done = "f0", bytearray(), [], []
+        (a / self.name).write_bytes(b"")
+
+    def path(self):
+        return self.a / self.name
+
+    def fd(self):
+        if not self.fds or (len(self.fds) < 3 and self.rnd.random() < 0.2):
+            self.fds.append(os.open(self.path(), os.O_RDWR))
+        return self.rnd.choice(self.fds)
+
+    def close_all(self):
+        for fd in self.fds:
+            os.close(fd)
+        self.fds.clear()
+
+    def span(self):
+        off = self.rnd.randrange(self.rnd.choice([10, 5000, len(self.data) + 1, SIZE_MAX - 100000]))
+        return off, self.rnd.randrange(1, self.rnd.choice([10, 5000, 100000]))
+
+    # --- operations ---
+
+    def write(self):
+        off, n = self.span()
+        data = self.rnd.randbytes(n)
+        os.pwrite(self.fd(), data, off)
+        if len(self.data) < off:
+            self.data.extend(bytes(off - len(self.data)))
+        self.data[off:off + n] = data
+        return off, n
+
+    def append(self):
+        data = self.rnd.randbytes(self.rnd.randrange(1, 3000))
+        fd = os.open(self.path(), os.O_WRONLY | os.O_APPEND)
+        os.write(fd, data)
+        os.close(fd)
+        self.data.extend(data)
+        return len(data)
+
+    def read(self):
+        off, n = self.span()
+        eq(os.pread(self.fd(), n, off) == bytes(self.data[off:off + n]), True, f"read {off}+{n}")
+        return off, n
+
+    def truncate(self):
+        size = self.rnd.randrange(self.rnd.choice([1, 100, 100000, len(self.data) + 1, SIZE_MAX]))
+        if self.rnd.random() < 0.5:
+            os.ftruncate(self.fd(), size)
+        else:
+            os.truncate(self.path(), size)
+        if size < len(self.data):
+            del self.data[size:]
+        else:
+            self.data.extend(bytes(size - len(self.data)))
+        return size
+
+    def map(self):
+        if not self.data:
+            return None
+        fd = self.fd()
+        with mmap.mmap(fd, len(self.data)) as m:
+            off = self.rnd.randrange(len(self.data))
+            n = min(self.rnd.randrange(1, 9000), len(self.data) - off)
+            eq(m[off:off + n] == bytes(self.data[off:off + n]), True, f"mapped {off}+{n}")
+            data = self.rnd.randbytes(n)
+            m[off:off + n] = data
+            self.data[off:off + n] = data
+            m.flush()
+        return off, n
+
+    def stat(self):
+        eq(os.stat(self.path()).st_size, len(self.data))
+        eq(os.fstat(self.fd()).st_size, len(self.data))
+
+    def fsync(self):
+        os.fsync(self.fd())
+
+    def close_one(self):
+        if self.fds:
+            os.close(self.fds.pop(self.rnd.randrange(len(self.fds))))
+
+    def rename(self):
+        new = f"f{self.rnd.randrange(4)}"
+        os.rename(self.path(), self.a / new)
+        self.name = new
+        return new
+
+    def replace(self):
+        self.close_all()
+        self.data = bytearray(self.rnd.randbytes(self.rnd.randrange(60000)))
+        self.path().write_bytes(self.data)
+        return len(self.data)
+
+    def other_mount(self):
+        self.close_all()
+        eq((self.b / self.name).read_bytes() == bytes(self.data), True, "through the other mount")
+        if self.rnd.random() < 0.5:
+            with open(self.b / self.name, "r+b") as f:
+                f.seek(0, os.SEEK_END)
+                f.write(b"other")
+            self.data.extend(b"other")
+
+    def step(self):
+        op = self.rnd.choices(
+            [self.write, self.append, self.read, self.truncate, self.map, self.stat, self.fsync, self.close_one, self.rename,
+             self.replace, self.other_mount],
+            [8, 3, 8, 4, 2, 3, 1, 3, 1, 1, 1])[0]
+        self.done.append((op.__name__, None))
+        self.done[-1] = (op.__name__, op())
+
+
+with Claims() as t, Cluster(base_port=18380) as c:
+    a, b = c.mount("a").path, c.mount("b").path
+    with t.claim(f"random operations leave what the model says (SEED={SEED})"):
+        m = Model(random.Random(SEED), a, b)
+        end = time.monotonic() + LIMIT_S
+        try:
+            while time.monotonic() < end:
+                m.step()
+            m.close_all()
+            eq((a / m.name).read_bytes() == bytes(m.data), True, "at the end")
+            eq((b / m.name).read_bytes() == bytes(m.data), True, "at the end, through the other mount")
+            eq(len(m.done) > 100, True, f"only {len(m.done)} steps")
+        except Exception:
+            print("# last steps:", *m.done[-12:], sep="\n#   ", flush=True)
+            raise
+        print(f"# {len(m.done)} steps")
