@@ -199,20 +199,21 @@ static void accept_some(struct listener *l, struct source *s)
     /* Bounded, so that lingering sockets get their turn in a storm of new ones. */
     for (int i = 0; i < 64; i++) {
         socklen_t len = sizeof(sa);
-        int fd = accept4(s->fd, (struct sockaddr *)&sa, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int fd = accept4(s->fd, (struct sockaddr *)&sa, &len, SOCK_NONBLOCK | SOCK_CLOEXEC), err;
 
         if (fd >= 0) {
             l->accepted(l->arg, fd, (struct sockaddr *)&sa, len);
             continue;
         }
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        err = errno;
+        if (err == EMFILE || err == ENFILE || err == ENOBUFS || err == ENOMEM) {
             if (!l->complained)
                 log_event(LOG_LEVEL_WARN, "accept-failed", "error=%s",
-                          log_quote(strerror(errno), strlen(strerror(errno))));
+                          log_quote(strerror(err), strlen(strerror(err))));
             l->complained = true;
             arm(l, false);
         }
-        if (errno != EINTR && errno != ECONNABORTED)
+        if (err != EINTR && err != ECONNABORTED)
             return;
     }
 }
@@ -277,7 +278,7 @@ static void *listener_thread(void *arg)
         struct epoll_event ev[64];
         int n = epoll_wait(l->epoll, ev, 64, timeout);
 
-        if (!l->armed && n <= 0)
+        if (!l->armed)
             arm(l, true);
         for (int i = 0; i < n; i++) {
             struct source *s = ev[i].data.ptr;

@@ -235,7 +235,7 @@ def appends(t, c):
 
 
 def crowds(t, c):
-    with t.claim("48 clients at once through three nodes that coordinate for each other: all are answered"):
+    with t.claim("32 clients at once through three nodes that coordinate for each other: all are answered"):
 
         def client(i):
             conn = connect(c.port(i % 3 + 1), timeout=30)
@@ -246,7 +246,7 @@ def crowds(t, c):
                 eq(request(0, "GET", f"/kv/crowd{i}", conn=conn).body, value)
             conn.close()
 
-        in_threads(48, client)
+        in_threads(32, client)
 
     with t.claim("a long value that is replaced while it is read comes whole, of one version"):
         size = 3 << 20

@@ -2,6 +2,7 @@
 import contextlib
 import os
 import re
+import resource
 import select
 import socket
 import sys
@@ -176,6 +177,28 @@ def refused_senders(t, c):
         eq(c.http("GET", "/kv/victim").body, b"old value")
 
 
+def out_of_descriptors(t, c):
+    with t.claim("a node without free descriptors keeps its connections, and takes new ones when some are free"):
+        pid, kept = c.pid(1), connect(c.port(1))
+        eq(c.http("GET", "/health", conn=kept).status, 200)
+        _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        used = max(int(fd) for fd in os.listdir(f"/proc/{pid}/fd"))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 10, hard))
+        try:
+            crowd = [socket.create_connection(("127.0.0.1", c.port(1)), timeout=5) for _ in range(60)]
+            wait_until(lambda: "accept-failed" in c.log(1), 5, "the log tells of it")
+            eq(c.http("GET", "/health", conn=kept).status, 200)
+            late = connect(c.port(1))  # waits in the kernel's queue
+            for s in crowd:
+                s.close()
+            eq(c.http("GET", "/health", conn=late).status, 200)
+            late.close()
+            eq(c.log(1).count("accept-failed"), 1)
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
+            kept.close()
+
+
 def slow(t, c):
     """Total limits: 10 s for a header, 20 s and 256 KiB/s for a body. Both at once, to wait only once."""
     header = socket.create_connection(("127.0.0.1", c.port(1)))
@@ -235,6 +258,7 @@ with Claims() as t, Cluster(base_port=18220) as c:
     bodies_in_memory(t, c)
     refused_senders(t, c)
     crowd(t, c)
+    out_of_descriptors(t, c)
     slow(t, c)
     with t.claim("after all that every node still ends with 0"):
         eq(c.stop(), [0, 0, 0])
