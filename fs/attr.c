@@ -2,12 +2,20 @@
  * them. */
 #include "fs/attr.h"
 
+#include <stdbool.h>
+#include <sys/random.h>
 #include <time.h>
 
 #include "common/hash.h"
 
 #define NS_PER_S 1000000000ll
 #define BLOCK_SIZE 4096u
+#define DEVICE_MASK UINT64_C(0xffffffff) /* of rdev: the kernel's device numbers have 32 bits */
+
+static bool is_device(uint32_t mode)
+{
+    return S_ISCHR(mode) || S_ISBLK(mode);
+}
 
 /* Attributes that nobody set are the mount's defaults; those that somebody set keep their type
  * where it fits. */
@@ -29,6 +37,13 @@ static struct meta settle(const struct attr_defaults *d, struct meta m, bool dir
     else if (type == 0 || type == S_IFDIR)
         type = S_IFREG;
     m.mode = type | (m.mode & 07777u);
+    m.ino = m.rdev;
+    if (is_device(m.mode)) {
+        m.ino &= ~DEVICE_MASK;
+        m.rdev &= DEVICE_MASK;
+    } else {
+        m.rdev = 0;
+    }
     return m;
 }
 
@@ -67,9 +82,23 @@ struct meta meta_of_implicit_dir(const struct attr_defaults *d, int64_t when_ns)
     return settle(d, m, true);
 }
 
-struct meta meta_new(uint32_t mode, uint32_t uid, uint32_t gid, int64_t now_ns)
+/* Never what attr_st_ino() means by 0 and 1, nor equal for two files but by a chance of 2^-64. */
+static uint64_t new_ino(uint32_t mode)
+{
+    uint64_t ino = 0;
+
+    while ((is_device(mode) ? ino & ~DEVICE_MASK : ino) < 2) {
+        if (getrandom(&ino, sizeof(ino), 0) != (ssize_t)sizeof(ino))
+            return 0; /* then it is its path's */
+    }
+    return is_device(mode) ? ino & ~DEVICE_MASK : ino;
+}
+
+struct meta meta_new(uint32_t mode, uint64_t rdev, uint32_t uid, uint32_t gid, int64_t now_ns)
 {
     return (struct meta){.mode = mode,
+                         .rdev = is_device(mode) ? rdev & DEVICE_MASK : 0,
+                         .ino = new_ino(mode),
                          .uid = uid,
                          .gid = gid,
                          .mtime_ns = now_ns,
@@ -82,7 +111,7 @@ void meta_to_record(const struct meta *m, struct record *r)
     r->mode = m->mode;
     r->uid = m->uid;
     r->gid = m->gid;
-    r->rdev = m->rdev;
+    r->rdev = m->ino | m->rdev;
     r->mtime_ns = m->mtime_ns;
     r->ctime_ns = m->ctime_ns;
     r->atime_ns = m->atime_ns;
@@ -100,10 +129,10 @@ static struct timespec ts_of_ns(int64_t ns)
     return ts;
 }
 
-void meta_to_stat(const struct meta *m, uint64_t st_ino, unsigned nlink, struct stat *out)
+void meta_to_stat(const struct meta *m, uint64_t path_ino, unsigned nlink, struct stat *out)
 {
     *out = (struct stat){
-        .st_ino = st_ino,
+        .st_ino = m->ino != 0 ? m->ino : path_ino,
         .st_mode = m->mode,
         .st_nlink = nlink,
         .st_uid = m->uid,

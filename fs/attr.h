@@ -8,6 +8,13 @@
 #include "common/message.h"
 #include "common/record.h"
 
+/*
+ * What st_ino is, and how it is kept: what a mount makes gets a random number, which stays with it
+ * wherever it is renamed and whichever mount looks. It stands in the record's rdev, which only
+ * devices need; they need 32 bits of it, and keep theirs in the other half. Keys stored over HTTP
+ * and directories without a marker have none, and show a hash of their path.
+ */
+
 /* What is shown of keys that carry no attributes (stored over HTTP), and of directories that exist
  * only through keys. */
 struct attr_defaults {
@@ -19,6 +26,7 @@ struct attr_defaults {
 struct meta {
     uint32_t mode, uid, gid; /* mode with type */
     uint64_t rdev, size;
+    uint64_t ino; /* the st_ino that goes with it through renames; 0: its path's */
     int64_t mtime_ns, ctime_ns, atime_ns;
 };
 
@@ -42,16 +50,18 @@ struct meta meta_of_record(const struct attr_defaults *d, const struct record *r
 struct meta meta_of_entry(const struct attr_defaults *d, const struct entry *e, bool dir);
 /* A directory without a marker. when_ns: of the first key in it, for want of better. */
 struct meta meta_of_implicit_dir(const struct attr_defaults *d, int64_t when_ns);
-/* A new file or directory: owned by uid and gid, made at now_ns. */
-struct meta meta_new(uint32_t mode, uint32_t uid, uint32_t gid, int64_t now_ns);
+/* A new file or directory: owned by uid and gid, made at now_ns. rdev: of a device. */
+struct meta meta_new(uint32_t mode, uint64_t rdev, uint32_t uid, uint32_t gid, int64_t now_ns);
 /* Writes mode, owner, device and times (all but the size) into a record. */
 void meta_to_record(const struct meta *m, struct record *r);
-/* nlink: 0 for what has no name any more. */
-void meta_to_stat(const struct meta *m, uint64_t st_ino, unsigned nlink, struct stat *out);
+/* path_ino: attr_st_ino() of where it is. nlink: 0 for what has no name any more. */
+void meta_to_stat(const struct meta *m, uint64_t path_ino, unsigned nlink, struct stat *out);
 void meta_apply(struct meta *m, const struct attr_change *ch, int64_t now_ns);
 
-/* st_ino of a path: the same on every mount and after every remount. key: of the file, or prefix of
- * the directory ("": the root). */
+/*
+ * st_ino of a path, for what has none of its own: the same on every mount and after every remount.
+ * key: of the file, or prefix of the directory ("": the root).
+ */
 uint64_t attr_st_ino(struct span key);
 int64_t attr_now_ns(void);
 

@@ -80,7 +80,7 @@ void fs_show(struct fs *fs, struct inode *in, const struct meta *found, struct s
     struct meta m = *found;
 
     overlay(fs, in, &m);
-    meta_to_stat(&m, inode_st_ino(fs->inodes, in), NLINK, out);
+    meta_to_stat(&m, inode_path_ino(fs->inodes, in), NLINK, out);
 }
 
 int fs_entry_of(struct fs *fs, struct caller *who, struct span key, const struct found *found,
@@ -201,7 +201,7 @@ static int getattr_gone(struct fs *fs, struct caller *who, struct inode *in, str
         nlink = NLINK;
     }
     if (err == 0)
-        meta_to_stat(&found.meta, inode_st_ino(fs->inodes, in), nlink, out);
+        meta_to_stat(&found.meta, inode_path_ino(fs->inodes, in), nlink, out);
     file_put(fs, f);
     return err;
 }
@@ -465,7 +465,7 @@ int fs_setattr(struct fs *fs, struct caller *who, uint64_t id, struct handle *h,
     if (err == 0 && !have)
         err = fs_getattr(fs, who, id, h, out);
     else if (err == 0 && inode_is_gone(fs->inodes, in))
-        meta_to_stat(&m, inode_st_ino(fs->inodes, in), 0, out);
+        meta_to_stat(&m, inode_path_ino(fs->inodes, in), 0, out);
     else if (err == 0)
         fs_show(fs, in, &m, out);
     if (err == -ENOENT && h == NULL)

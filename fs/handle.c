@@ -139,7 +139,7 @@ int fs_create(struct fs *fs, struct caller *who, uint64_t parent, const char *te
 {
     struct found found = {
         .kind = INODE_FILE,
-        .meta = meta_new(S_IFREG | (mode & 07777u), who->uid, who->gid, attr_now_ns())};
+        .meta = meta_new(S_IFREG | (mode & 07777u), 0, who->uid, who->gid, attr_now_ns())};
     struct open_mode how = open_mode_of(flags);
     struct inode *in;
     struct file *f;
@@ -191,12 +191,19 @@ int fs_fallocate(struct fs *fs, struct caller *who, struct handle *h, int mode, 
     return m.size >= off + len ? 0 : file_truncate(fs, who, h->file, off + len);
 }
 
+static uint64_t handle_st_ino(struct fs *fs, struct handle *h)
+{
+    struct meta m;
+
+    file_meta(h->file, &m);
+    return m.ino != 0 ? m.ino : inode_path_ino(fs->inodes, h->file->inode);
+}
+
 int fs_flush(struct fs *fs, struct caller *who, struct handle *h)
 {
     if (!h->write)
         return 0;
-    if (file_only_emptied(h->file) &&
-        caller_holds_open(who, inode_st_ino(fs->inodes, h->file->inode)))
+    if (file_only_emptied(h->file) && caller_holds_open(who, handle_st_ino(fs, h)))
         return 0; /* `> file` of a shell: it has the file as another descriptor, and will close that
                      too */
     return file_store(fs, who, h->file);

@@ -350,14 +350,14 @@ bool inode_is_gone(struct inode_table *t, struct inode *in)
     return gone;
 }
 
-uint64_t inode_st_ino(struct inode_table *t, struct inode *in)
+uint64_t inode_path_ino(struct inode_table *t, struct inode *in)
 {
-    uint64_t st_ino;
+    uint64_t path_ino;
 
     pthread_mutex_lock(&t->lock);
-    st_ino = attr_st_ino(key_of(in)); /* of one that is gone: as it was called last */
+    path_ino = attr_st_ino(key_of(in)); /* of one that is gone: as it was called last */
     pthread_mutex_unlock(&t->lock);
-    return st_ino;
+    return path_ino;
 }
 
 void inode_drop(struct inode_table *t, struct span key, enum inode_kind kind)

@@ -8,7 +8,7 @@
  *   key     where its bytes are in the cluster: the file's key, or the prefix of a directory (""
  *           for the root). Changes when it is renamed. An inode whose key was deleted or taken
  *           over by another file is *gone*: it has no key, only its open handles go on.
- *   st_ino  what programs see: a hash of the key, so that a path shows the same on every mount.
+ *   st_ino  what programs see, see attr.h.
  *
  * Of one (key, kind) there is at most one inode that is not gone, so all handles of a file meet in
  * one struct file.
@@ -92,7 +92,8 @@ int inode_key(struct inode_table *t, struct inode *in, struct buf *out);
 /* The key that it has, or had last: to read what its name stands for now. 0 or -ENOMEM. */
 int inode_last_key(struct inode_table *t, struct inode *in, struct buf *out);
 bool inode_is_gone(struct inode_table *t, struct inode *in);
-uint64_t inode_st_ino(struct inode_table *t, struct inode *in);
+/* attr_st_ino() of its key; of one that is gone: as it was called last. */
+uint64_t inode_path_ino(struct inode_table *t, struct inode *in);
 
 /* The key was deleted, or now is another file: its inode, if any, is gone. */
 void inode_drop(struct inode_table *t, struct span key, enum inode_kind kind);

@@ -64,12 +64,10 @@ int fs_mknod(struct fs *fs, struct caller *who, uint64_t parent, const char *nam
              uint64_t rdev, struct fs_entry *out)
 {
     struct found found = {.kind = INODE_FILE,
-                          .meta = meta_new(mode, who->uid, who->gid, attr_now_ns())};
+                          .meta = meta_new(mode, rdev, who->uid, who->gid, attr_now_ns())};
 
     if ((mode & S_IFMT) == 0)
         found.meta.mode |= S_IFREG;
-    if (S_ISCHR(mode) || S_ISBLK(mode))
-        found.meta.rdev = rdev;
     return make(fs, who, parent, name, &found, span_of(NULL, 0), out);
 }
 
@@ -79,7 +77,7 @@ int fs_mkdir(struct fs *fs, struct caller *who, uint64_t parent, const char *nam
     struct found found = {
         .kind = INODE_DIR,
         .has_marker = true,
-        .meta = meta_new(S_IFDIR | (mode & 07777u), who->uid, who->gid, attr_now_ns())};
+        .meta = meta_new(S_IFDIR | (mode & 07777u), 0, who->uid, who->gid, attr_now_ns())};
 
     return make(fs, who, parent, name, &found, span_of(NULL, 0), out);
 }
@@ -88,7 +86,7 @@ int fs_symlink(struct fs *fs, struct caller *who, const char *target, uint64_t p
                const char *name, struct fs_entry *out)
 {
     struct found found = {.kind = INODE_FILE,
-                          .meta = meta_new(S_IFLNK | 0777u, who->uid, who->gid, attr_now_ns())};
+                          .meta = meta_new(S_IFLNK | 0777u, 0, who->uid, who->gid, attr_now_ns())};
 
     found.meta.size = strlen(target);
     return make(fs, who, parent, name, &found, span_str(target), out);

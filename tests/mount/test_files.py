@@ -292,12 +292,18 @@ with Claims() as t, Cluster(base_port=18310) as c:
         eq((os.stat(mnt / "sg/f").st_gid, os.stat(mnt / "sg/d").st_gid), (77, 77))
         eq(os.stat(mnt / "sg/d").st_mode & stat.S_ISGID, stat.S_ISGID)
 
-    with t.claim("st_ino is the path's, whoever asks"):
+    with t.claim("st_ino is the same for every mount and in listings, and stays through a rename"):
         put("ino")
+        c.http("PUT", "/kv/ino-http", b"")
         a = os.stat(mnt / "ino").st_ino
         eq({e.name: e.inode() for e in os.scandir(mnt)}["ino"], a)
+        os.rename(mnt / "ino", mnt / "ino2")
+        eq(os.stat(mnt / "ino2").st_ino, a)
+        put("ino")
+        eq(os.stat(mnt / "ino").st_ino != a, True)
         other = c.mount("other")
-        eq(os.stat(other.path / "ino").st_ino, a)
+        for name in ("ino", "ino2", "ino-http", "sg"):
+            eq(os.stat(other.path / name).st_ino, os.stat(mnt / name).st_ino, name)
         other.stop()
 
     with t.claim("symlinks, also dangling and long ones"):

@@ -182,10 +182,12 @@ def out_of_descriptors(t, c):
         pid, kept = c.pid(1), connect(c.port(1))
         eq(c.http("GET", "/health", conn=kept).status, 200)
         _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        used = max(int(fd) for fd in os.listdir(f"/proc/{pid}/fd"))
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 10, hard))
+        fds = [int(fd) for fd in os.listdir(f"/proc/{pid}/fd")]
+        limit = max(fds) + 10
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
         try:
-            crowd = [socket.create_connection(("127.0.0.1", c.port(1)), timeout=5) for _ in range(60)]
+            address = ("127.0.0.1", c.port(1))
+            crowd = [socket.create_connection(address, timeout=5) for _ in range(limit - len(fds) + 40)]
             wait_until(lambda: "accept-failed" in c.log(1), 5, "the log tells of it")
             eq(c.http("GET", "/health", conn=kept).status, 200)
             late = connect(c.port(1))  # waits in the kernel's queue
@@ -257,8 +259,8 @@ with Claims() as t, Cluster(base_port=18220) as c:
     pipelines(t, c)
     bodies_in_memory(t, c)
     refused_senders(t, c)
-    crowd(t, c)
     out_of_descriptors(t, c)
+    crowd(t, c)
     slow(t, c)
     with t.claim("after all that every node still ends with 0"):
         eq(c.stop(), [0, 0, 0])

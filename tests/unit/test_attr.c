@@ -32,12 +32,11 @@ static void a_key_without_attributes_is_a_plain_file_of_the_mounts_owner(void **
 
 static void what_was_set_is_shown_and_goes_back_into_a_record(void **state)
 {
-    struct meta m = meta_new(S_IFCHR | 04640, 1, 2, -1);
+    struct meta m = meta_new(S_IFCHR | 04640, 259, 1, 2, -1);
     struct record r = {.version = {1, 1}};
     struct stat st;
 
     (void)state;
-    m.rdev = 259;
     meta_to_record(&m, &r);
     m = meta_of_record(&defaults, &r, false);
     meta_to_stat(&m, 2, 1, &st);
@@ -65,7 +64,7 @@ static void a_marker_is_a_directory_whatever_its_mode_says(void **state)
 
 static void a_change_keeps_the_type_and_moves_ctime(void **state)
 {
-    struct meta m = meta_new(S_IFLNK | 0777, 1, 2, 10);
+    struct meta m = meta_new(S_IFLNK | 0777, 0, 1, 2, 10);
     struct attr_change ch = {.set = CHANGE_MODE | CHANGE_GID | CHANGE_MTIME,
                              .mode = S_IFREG | 0600,
                              .gid = 9,
@@ -81,7 +80,28 @@ static void a_change_keeps_the_type_and_moves_ctime(void **state)
     assert_int_equal(m.ctime_ns, 20);
 }
 
-static void inode_numbers_are_those_of_the_path(void **state)
+static void an_inode_number_goes_with_the_record(void **state)
+{
+    static const uint32_t types[] = {S_IFREG, S_IFLNK, S_IFIFO, S_IFCHR, S_IFBLK, S_IFSOCK};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        struct meta a = meta_new(types[i] | 0600, 259, 1, 2, 3),
+                    b = meta_new(types[i], 259, 1, 2, 3);
+        struct record r = {.version = {1, 1}};
+        struct stat before, after;
+
+        meta_to_stat(&a, 77, 1, &before);
+        assert_true(a.ino > 1 && a.ino != b.ino);
+        meta_to_record(&a, &r);
+        a = meta_of_record(&defaults, &r, false);
+        meta_to_stat(&a, 78, 1, &after);
+        assert_true(before.st_ino == after.st_ino);
+        assert_true(before.st_rdev == after.st_rdev);
+    }
+}
+
+static void what_has_no_number_shows_its_paths(void **state)
 {
     (void)state;
     assert_int_equal(attr_st_ino(span_str("")), 1);
@@ -97,7 +117,8 @@ int main(void)
         cmocka_unit_test(what_was_set_is_shown_and_goes_back_into_a_record),
         cmocka_unit_test(a_marker_is_a_directory_whatever_its_mode_says),
         cmocka_unit_test(a_change_keeps_the_type_and_moves_ctime),
-        cmocka_unit_test(inode_numbers_are_those_of_the_path),
+        cmocka_unit_test(an_inode_number_goes_with_the_record),
+        cmocka_unit_test(what_has_no_number_shows_its_paths),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
