@@ -228,6 +228,13 @@ void op_wake_at(struct op *op, uint64_t due_us)
     op_rearm(op);
 }
 
+uint32_t op_left_ms(const struct op *op)
+{
+    uint64_t now = transport_now_us(op->c->opts.transport);
+
+    return op->deadline_us > now ? (uint32_t)((op->deadline_us - now) / 1000 + 1) : 1;
+}
+
 void op_fail_soon(struct op *op, int err)
 {
     op->failed = err;

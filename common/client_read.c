@@ -84,13 +84,6 @@ static void read_end(struct op *op, int err)
     op_cancel(rd->sub);
 }
 
-static uint32_t left_ms(const struct op *op)
-{
-    uint64_t now = transport_now_us(op->c->opts.transport);
-
-    return op->deadline_us > now ? (uint32_t)((op->deadline_us - now) / 1000 + 1) : 1;
-}
-
 /* The round cannot succeed: remember why, and try again after a pause unless trying is in vain. */
 static void read_retry(struct read_op *rd)
 {
@@ -204,7 +197,7 @@ static void on_children(void *arg, struct list_result *list)
 static void read_children(struct read_op *rd)
 {
     struct buf prefix = {0};
-    struct list_args args = {.limit = 1, .timeout_ms = left_ms(&rd->op)};
+    struct list_args args = {.limit = 1, .timeout_ms = op_left_ms(&rd->op)};
 
     buf_add_span(&prefix, buf_span(&rd->op.key));
     buf_u8(&prefix, '/');
@@ -286,7 +279,7 @@ static void read_fetch(struct read_op *rd, uint64_t offset, uint64_t length,
         .offset = offset,
         .length = length,
         .pin = rd->res.rec.rec.version,
-        .timeout_ms = left_ms(&rd->op),
+        .timeout_ms = op_left_ms(&rd->op),
     };
 
     round_drop(&rd->op);
@@ -369,7 +362,7 @@ static void read_lose_patience(struct read_op *rd, const struct round *r)
 static void read_settle_by_write(struct read_op *rd)
 {
     struct write_args args = {
-        .key = buf_span(&rd->op.key), .edit = edit_nothing, .timeout_ms = left_ms(&rd->op)};
+        .key = buf_span(&rd->op.key), .edit = edit_nothing, .timeout_ms = op_left_ms(&rd->op)};
 
     round_drop(&rd->op);
     rd->sub = client_write(rd->op.c, &args, on_nothing_written, rd);
@@ -540,24 +533,6 @@ static bool read_top_up(struct read_op *rd, struct round *r)
 }
 
 /* When the slowest of those asked has taken longer than usual, the next is asked as well. */
-static void read_hedge_later(struct read_op *rd, const struct round *r)
-{
-    uint64_t wait = 0;
-
-    if (round_next(r) >= r->n) {
-        op_wake_at(&rd->op, UINT64_MAX);
-        return;
-    }
-    for (unsigned i = 0; i < r->n; i++) {
-        if (r->legs[i].sent && !r->legs[i].ended) {
-            uint64_t usual = health_hedge_us(rd->op.c->opts.health, r->legs[i].node);
-
-            wait = usual > wait ? usual : wait;
-        }
-    }
-    op_wake_at(&rd->op, transport_now_us(rd->op.c->opts.transport) + wait);
-}
-
 static void on_read_answer(struct round *r, struct leg *leg)
 {
     struct read_op *rd = container_of(r->op, struct read_op, op);
@@ -612,7 +587,7 @@ static void read_try(struct read_op *rd)
         return;
     }
     (void)read_top_up(rd, r); /* there are enough: nobody was asked yet */
-    read_hedge_later(rd, r);
+    round_hedge_later(r);
 }
 
 static void read_wake(struct op *op)
@@ -624,7 +599,7 @@ static void read_wake(struct op *op)
         read_try(rd);
     } else if (round_next(r) < r->n) {
         read_send(rd, r, round_next(r), true);
-        read_hedge_later(rd, r);
+        round_hedge_later(r);
     } else if (r->on_answer == on_mended) {
         read_retry(rd);
     } else if (r->on_answer == on_pinned_answer &&

@@ -511,14 +511,12 @@ static void on_fetched(void *arg, struct read_result *got)
 /* Brings the bytes of cur, which are there under the version pin. */
 static void write_fetch(struct write_op *w, struct ballot pin)
 {
-    uint64_t now = transport_now_us(w->op.c->opts.transport);
     struct read_args args = {
         .key = buf_span(&w->op.key),
         .want_value = true,
         .length = w->cur.rec.size,
         .pin = pin,
-        .timeout_ms =
-            w->op.deadline_us > now ? (uint32_t)((w->op.deadline_us - now) / 1000 + 1) : 1,
+        .timeout_ms = op_left_ms(&w->op),
     };
 
     w->fetch_pin = pin;

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "common/limits.h"
+#include "common/nearest.h"
 
 #define FILE_LEN_MAX (16u << 20) /* some 200,000 nodes */
 #define FIELD_LEN_MAX 64u        /* "nodes[123].addr" */
@@ -83,40 +84,12 @@ static int check_type(const char *field, const json_t *value, json_type wanted, 
 
 /* --- unknown fields --------------------------------------------------------------------------- */
 
-/*
- * How many letters must be added, dropped or replaced to make b of a (Levenshtein); only the first
- * FIELD_LEN_MAX count.
- */
-static size_t edit_distance(const char *a, const char *b)
-{
-    size_t row[FIELD_LEN_MAX + 1], b_len = strnlen(b, FIELD_LEN_MAX);
-
-    for (size_t j = 0; j <= b_len; j++)
-        row[j] = j;
-    for (size_t i = 1; a[i - 1] != '\0' && i <= FIELD_LEN_MAX; i++) {
-        size_t diagonal = row[0];
-
-        row[0] = i;
-        for (size_t j = 1; j <= b_len; j++) {
-            size_t best = diagonal + (a[i - 1] != b[j - 1]);
-
-            diagonal = row[j];
-            if (row[j] + 1 < best)
-                best = row[j] + 1;
-            if (row[j - 1] + 1 < best)
-                best = row[j - 1] + 1;
-            row[j] = best;
-        }
-    }
-    return row[b_len];
-}
-
 static const char *nearest_field(const char *name, const char *const *known, size_t n_known)
 {
     size_t nearest = 0;
 
     for (size_t i = 1; i < n_known; i++) {
-        if (edit_distance(name, known[i]) < edit_distance(name, known[nearest]))
+        if (nearest_distance(name, known[i]) < nearest_distance(name, known[nearest]))
             nearest = i;
     }
     return known[nearest];

@@ -6,6 +6,8 @@
 #include <jansson.h>
 #include <stdio.h>
 
+#include "common/base64.h"
+
 #define DEPTH_MAX 64u /* bits of json.started */
 #define NAME_LEN_MAX 64u
 
@@ -77,21 +79,6 @@ static void add_string(struct buf *out, struct span s)
 {
     assert(json_is_utf8(s));
     add_taken(out, json_stringn(s.len > 0 ? (const char *)s.data : "", s.len));
-}
-
-static void add_base64(struct buf *out, struct span s)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-    for (size_t i = 0; i < s.len; i += 3) {
-        size_t n = s.len - i < 3 ? s.len - i : 3;
-        uint32_t bits = 0;
-
-        for (size_t k = 0; k < 3; k++)
-            bits = bits << 8 | (k < n ? s.data[i + k] : 0);
-        for (size_t k = 0; k < 4; k++)
-            buf_u8(out, k <= n ? (uint8_t)digits[bits >> (18 - 6 * k) & 63] : '=');
-    }
 }
 
 /* --- structure -------------------------------------------------------------------------------- */
@@ -182,6 +169,6 @@ void json_field_key(struct json *j, const char *name, struct span key)
     json_key(j, base64_name);
     separate(j);
     buf_u8(j->out, '"');
-    add_base64(j->out, key);
+    base64_encode(j->out, key);
     buf_u8(j->out, '"');
 }

@@ -135,13 +135,6 @@ static void list_retry(struct list_op *l)
 
 /* --- settle ----------------------------------------------------------------------------------- */
 
-static uint32_t left_ms(const struct op *op)
-{
-    uint64_t now = transport_now_us(op->c->opts.transport);
-
-    return op->deadline_us > now ? (uint32_t)((op->deadline_us - now) / 1000 + 1) : 1;
-}
-
 static void item_show(struct item *item, const struct entry *e)
 {
     struct buf bytes = {0};
@@ -220,11 +213,12 @@ static void list_settle_next(struct list_op *l)
             continue;
         if (item->is_prefix) {
             struct list_args args = {
-                .prefix = buf_span(&item->bytes), .limit = 1, .timeout_ms = left_ms(&l->op)};
+                .prefix = buf_span(&item->bytes), .limit = 1, .timeout_ms = op_left_ms(&l->op)};
 
             item->sub = client_list(l->op.c, &args, on_prefix_settled, item);
         } else {
-            struct read_args args = {.key = buf_span(&item->bytes), .timeout_ms = left_ms(&l->op)};
+            struct read_args args = {.key = buf_span(&item->bytes),
+                                     .timeout_ms = op_left_ms(&l->op)};
 
             item->sub = client_read(l->op.c, &args, on_key_settled, item);
         }
@@ -515,24 +509,6 @@ static bool list_top_up(struct list_op *l, struct round *r)
     return true;
 }
 
-static void list_hedge_later(struct list_op *l, const struct round *r)
-{
-    uint64_t wait = 0;
-
-    if (round_next(r) >= r->n) {
-        op_wake_at(&l->op, UINT64_MAX);
-        return;
-    }
-    for (unsigned i = 0; i < r->n; i++) {
-        if (r->legs[i].sent && !r->legs[i].ended) {
-            uint64_t usual = health_hedge_us(l->op.c->opts.health, r->legs[i].node);
-
-            wait = usual > wait ? usual : wait;
-        }
-    }
-    op_wake_at(&l->op, transport_now_us(l->op.c->opts.transport) + wait);
-}
-
 static int list_page(struct list_op *l, struct round *r)
 {
     int err = 0;
@@ -606,7 +582,7 @@ static void list_ask(struct list_op *l)
     }
     l->merging = false;
     (void)list_top_up(l, r); /* all nodes together cover the ring */
-    list_hedge_later(l, r);
+    round_hedge_later(r);
 }
 
 static void list_wake(struct op *op)
@@ -618,7 +594,7 @@ static void list_wake(struct op *op)
         list_ask(l);
     } else if (!l->merging && round_next(r) < r->n) {
         list_send(l, r, round_next(r));
-        list_hedge_later(l, r);
+        round_hedge_later(r);
     }
 }
 

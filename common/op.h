@@ -67,6 +67,8 @@ int op_init(struct op *op, struct client *c, struct span key, enum op_scope scop
 void op_fini(struct op *op);
 /* Wakes the op (on_wake) at that time, instead of any other it asked for before. */
 void op_wake_at(struct op *op, uint64_t due_us);
+/* What is left of its time, for an operation that it starts itself; at least 1. */
+uint32_t op_left_ms(const struct op *op);
 /* Ends the op with err, from the loop. */
 void op_fail_soon(struct op *op, int err);
 /* A pause before try number `tries`: random, growing, bounded. */
@@ -112,6 +114,11 @@ struct round *round_new(struct op *op, struct span key, const unsigned *nodes, u
                         void (*on_answer)(struct round *, struct leg *));
 /* Sends m (ring and deadlines are filled in here) to one leg. Never calls back from inside. */
 void round_send(struct round *r, unsigned i, struct message *m);
+/*
+ * Wakes the round's op when the slowest of those asked has taken longer than is usual for it, if
+ * there is still another to ask.
+ */
+void round_hedge_later(struct round *r);
 /* Nobody listens any more. op->round is NULL afterwards. */
 void round_drop(struct op *op);
 /* The index of the first leg not sent yet, or n. */

@@ -267,6 +267,24 @@ unsigned round_pending(const struct round *r)
     return r->in_flight;
 }
 
+void round_hedge_later(struct round *r)
+{
+    uint64_t wait = 0;
+
+    if (round_next(r) >= r->n) {
+        op_wake_at(r->op, UINT64_MAX);
+        return;
+    }
+    for (unsigned i = 0; i < r->n; i++) {
+        if (r->legs[i].sent && !r->legs[i].ended) {
+            uint64_t usual = health_hedge_us(r->c->opts.health, r->legs[i].node);
+
+            wait = usual > wait ? usual : wait;
+        }
+    }
+    op_wake_at(r->op, transport_now_us(r->c->opts.transport) + wait);
+}
+
 /* --- telling why ------------------------------------------------------------------------------ */
 
 void round_explain(const struct round *r, struct err *why)

@@ -21,7 +21,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/exchange.h"
+#include "common/payload.h"
 #include "common/limits.h"
 #include "common/sockets.h"
 
@@ -60,7 +60,7 @@ struct request {
     struct call *call;
     struct handle *handle; /* while running */
     struct timer deadline;
-    struct exchange exchange;
+    struct payload payload;
     int err;    /* why our own callback stopped it */
     bool again; /* it had to begin anew, on a connection of its own */
 };
@@ -120,20 +120,20 @@ static int on_close(void *arg, curl_socket_t fd)
     return close(fd);
 }
 
-static struct exchange *exchange_of(void *handle)
+static struct payload *payload_of(void *handle)
 {
-    return &((struct handle *)handle)->rq->exchange;
+    return &((struct handle *)handle)->rq->payload;
 }
 
 static size_t on_read(char *out, size_t size, size_t n, void *arg)
 {
-    return exchange_read(exchange_of(arg), out, size * n);
+    return payload_read(payload_of(arg), out, size * n);
 }
 
 /* Curl sends a body again when a connection that it kept turns out to be closed. */
 static int on_seek(void *arg, curl_off_t offset, int origin)
 {
-    if (origin != SEEK_SET || offset < 0 || exchange_seek(exchange_of(arg), (uint64_t)offset) < 0)
+    if (origin != SEEK_SET || offset < 0 || payload_seek(payload_of(arg), (uint64_t)offset) < 0)
         return CURL_SEEKFUNC_FAIL;
     return CURL_SEEKFUNC_OK;
 }
@@ -144,7 +144,7 @@ static size_t on_write(char *data, size_t size, size_t n, void *arg)
     curl_off_t announced = -1;
 
     curl_easy_getinfo(hd->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &announced);
-    hd->rq->err = exchange_write(&hd->rq->exchange, span_of(data, size * n), announced);
+    hd->rq->err = payload_write(&hd->rq->payload, span_of(data, size * n), announced);
     return hd->rq->err < 0 ? 0 : size * n;
 }
 
@@ -270,7 +270,7 @@ static void fail_soon(struct http *h, struct call *c, int err)
 static void request_free(struct request *rq)
 {
     loop_timer_clear(&rq->http->loop, &rq->deadline);
-    exchange_fini(&rq->exchange);
+    payload_fini(&rq->payload);
     free(rq);
 }
 
@@ -329,7 +329,7 @@ static void request_end(struct request *rq, int err)
         p->n_running--;
     }
     if (err == 0)
-        err = exchange_take_answer(&rq->exchange, &answer);
+        err = payload_take_answer(&rq->payload, &answer);
     request_free(rq);
     if (!p->http->closing)
         peer_start_waiting(p);
@@ -381,13 +381,13 @@ static bool request_begin_again(struct request *rq, int err)
     CURL *e = rq->handle->easy;
     long n_opened = 1;
 
-    if (err != -ECONNRESET || rq->exchange.answer != NULL || rq->again)
+    if (err != -ECONNRESET || rq->payload.answer != NULL || rq->again)
         return false;
     curl_easy_getinfo(e, CURLINFO_NUM_CONNECTS, &n_opened);
     if (n_opened != 0) /* it was fresh */
         return false;
     rq->again = true;
-    rq->exchange.sent = 0;
+    rq->payload.sent = 0;
     curl_multi_remove_handle(rq->http->multi, e);
     return curl_easy_setopt(e, CURLOPT_FRESH_CONNECT, 1L) == CURLE_OK &&
            curl_multi_add_handle(rq->http->multi, e) == CURLM_OK;
@@ -454,7 +454,7 @@ static void http_send(struct transport *t, struct call *c)
     rq->http = h;
     rq->peer = &h->peers[c->node];
     rq->call = c;
-    rq->exchange = (struct exchange){
+    rq->payload = (struct payload){
         .head = c->head,
         .body = value_span(c->body),
         .answer_len_max = h->answer_len_max,

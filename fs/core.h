@@ -81,10 +81,10 @@ int key_create(struct fs *fs, struct caller *who, struct span key, const struct 
 int key_delete(struct fs *fs, struct caller *who, struct span key, struct ballot only);
 /* Makes sure that a directory stays when its last key goes: stores its marker if it has none. */
 int dir_keep(struct fs *fs, struct caller *who, struct inode *dir);
-/* The open file of a key, held (file.h); NULL: it is not open here. Give it back in any case.
- * (tree.c) */
-int fs_hold_key(struct fs *fs, struct caller *who, struct span key, struct file **out);
-void fs_unhold_key(struct fs *fs, struct file *f);
+/* The open file of a key, with a reference; NULL: it is not open here. (tree.c) */
+struct file *fs_file_of_key(struct fs *fs, struct span key);
+/* Ends what file_hold() began, and gives the reference back. Accepts NULL. (tree.c) */
+void fs_unhold(struct fs *fs, struct file *f);
 /* dir_check_empty(), and nothing below was created here but not stored yet. (tree.c) */
 int fs_check_empty(struct fs *fs, struct caller *who, struct span prefix);
 /* Is there anything below prefix but its marker? 0: nothing; -ENOTEMPTY; -ENOENT: not even the

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/limits.h"
+#include "common/nearest.h"
 
 #define MAX_THREADS_DEFAULT 64u
 #define MAX_THREADS_LIMIT 1024u
@@ -179,39 +180,13 @@ static const struct option_kind {
 };
 #define N_KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
-/* How many letters to change, add or leave out between two names. */
-static unsigned distance(const char *a, const char *b)
-{
-    unsigned row[OPTION_NAME_MAX + 1];
-    unsigned n = (unsigned)strlen(b);
-
-    for (unsigned j = 0; j <= n; j++)
-        row[j] = j;
-    for (unsigned i = 1; a[i - 1] != 0; i++) {
-        unsigned diagonal = row[0];
-
-        row[0] = i;
-        for (unsigned j = 1; j <= n; j++) {
-            unsigned best = diagonal + (a[i - 1] != b[j - 1]);
-
-            diagonal = row[j];
-            if (row[j] + 1 < best)
-                best = row[j] + 1;
-            if (row[j - 1] + 1 < best)
-                best = row[j - 1] + 1;
-            row[j] = best;
-        }
-    }
-    return row[n];
-}
-
 static int refuse(const char *name, struct err *err)
 {
-    unsigned best = UINT32_MAX;
+    size_t best = SIZE_MAX;
     const char *nearest = "";
 
     for (size_t i = 0; i < N_KINDS; i++) {
-        unsigned d = distance(name, kinds[i].name);
+        size_t d = nearest_distance(name, kinds[i].name);
 
         if (d < best) {
             best = d;

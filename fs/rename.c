@@ -9,7 +9,6 @@
  */
 #include "fs/core.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,35 +96,21 @@ static int move_key(struct fs *fs, struct caller *who, struct span from, struct 
 
 /* --- a file ----------------------------------------------------------------------------------- */
 
-/* Both names' open files, in one order everywhere, since two renames may want the same two. */
-static int hold_two(struct fs *fs, struct caller *who, struct span a, struct span b,
-                    struct file **held_a, struct file **held_b)
-{
-    bool swap = span_cmp(a, b) > 0;
-    struct file *first = NULL, *second = NULL;
-    int err = fs_hold_key(fs, who, swap ? b : a, &first);
-
-    if (err == 0)
-        err = fs_hold_key(fs, who, swap ? a : b, &second);
-    if (err < 0) {
-        fs_unhold_key(fs, first);
-        return err;
-    }
-    *held_a = swap ? second : first;
-    *held_b = swap ? first : second;
-    return 0;
-}
-
-/* Stores what is dirty under the old name, so that the record which moves is what the program sees.
+/*
+ * Holds both names' open files, where they are, in the order of their ids: the one order in which
+ * anybody holds more than one.
  */
-static int store_key(struct fs *fs, struct caller *who, struct span key)
+static int hold_two(struct fs *fs, struct caller *who, struct file *a, struct file *b)
 {
-    struct inode *in = inode_find(fs->inodes, key, INODE_FILE);
-    struct file *f = in != NULL ? inode_file(fs->inodes, in) : NULL;
-    int err = f != NULL ? file_store(fs, who, f) : 0;
+    bool swap = a != NULL && b != NULL && a->inode->id > b->inode->id;
+    struct file *first = swap ? b : a, *second = swap ? a : b;
+    int err = first != NULL ? file_hold(who, first) : 0;
 
-    file_put(fs, f);
-    inode_put(fs->inodes, in);
+    if (err == 0 && second != NULL) {
+        err = file_hold(who, second);
+        if (err < 0 && first != NULL)
+            file_unhold(first);
+    }
     return err;
 }
 
@@ -133,18 +118,19 @@ static int rename_file(struct fs *fs, struct caller *who, const struct name *fro
                        const struct name *to, bool noreplace)
 {
     struct span old = buf_span(&from->file), new = buf_span(&to->file);
-    struct file *moved = NULL, *replaced = NULL;
+    struct file *moved = fs_file_of_key(fs, old), *replaced = fs_file_of_key(fs, new);
     int err;
 
-    if (new.len == 0)
-        return -EINVAL;
-    err = dir_keep(fs, who, from->dir);
+    err = new.len > 0 ? dir_keep(fs, who, from->dir) : -EINVAL;
+    if (err == 0 && moved != NULL)
+        err = file_store(fs, who, moved); /* so that the record which moves is what is seen here */
     if (err == 0)
-        err = store_key(fs, who, old);
-    if (err == 0)
-        err = hold_two(fs, who, old, new, &moved, &replaced);
-    if (err < 0)
+        err = hold_two(fs, who, moved, replaced);
+    if (err < 0) {
+        file_put(fs, moved);
+        file_put(fs, replaced);
         return err;
+    }
     /* Those who have one of them open go on with what they have. */
     if (moved != NULL)
         err = file_load_held(fs, who, moved);
@@ -156,8 +142,8 @@ static int rename_file(struct fs *fs, struct caller *who, const struct name *fro
         err = inode_move(fs->inodes, old, new, INODE_FILE);
     if (err == 0 && moved != NULL)
         file_moved_held(moved);
-    fs_unhold_key(fs, moved);
-    fs_unhold_key(fs, replaced);
+    fs_unhold(fs, moved);
+    fs_unhold(fs, replaced);
     return err;
 }
 

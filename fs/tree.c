@@ -94,25 +94,29 @@ int fs_symlink(struct fs *fs, struct caller *who, const char *target, uint64_t p
 
 /* --- removing --------------------------------------------------------------------------------- */
 
-/* The open file of a key, held: nobody stores it meanwhile. *out NULL: it is not open here. */
-int fs_hold_key(struct fs *fs, struct caller *who, struct span key, struct file **out)
+struct file *fs_file_of_key(struct fs *fs, struct span key)
 {
     struct inode *in = inode_find(fs->inodes, key, INODE_FILE);
     struct file *f = in != NULL ? inode_file(fs->inodes, in) : NULL;
-    int err = 0;
 
     inode_put(fs->inodes, in);
-    if (f != NULL)
-        err = file_hold(who, f);
-    if (err < 0) {
-        file_put(fs, f);
-        return err;
-    }
-    *out = f;
-    return 0;
+    return f;
 }
 
-void fs_unhold_key(struct fs *fs, struct file *f)
+/* The open file of a key, held: nobody stores it meanwhile. *out NULL: it is not open here. */
+static int hold_key(struct fs *fs, struct caller *who, struct span key, struct file **out)
+{
+    struct file *f = fs_file_of_key(fs, key);
+    int err = f != NULL ? file_hold(who, f) : 0;
+
+    if (err < 0)
+        file_put(fs, f);
+    else
+        *out = f;
+    return err;
+}
+
+void fs_unhold(struct fs *fs, struct file *f)
 {
     if (f == NULL)
         return;
@@ -145,12 +149,12 @@ int fs_unlink(struct fs *fs, struct caller *who, uint64_t parent, const char *te
         return err == -EINVAL ? -ENOENT : err;
     err = n.file.len == 0 ? -ENOENT : dir_keep(fs, who, n.dir);
     if (err == 0)
-        err = fs_hold_key(fs, who, buf_span(&n.file), &f);
+        err = hold_key(fs, who, buf_span(&n.file), &f);
     if (err == 0)
         err = unlink_key(fs, who, buf_span(&n.file), f);
     if (err == 0)
         inode_set_changed(fs->inodes, n.dir, attr_now_ns());
-    fs_unhold_key(fs, f);
+    fs_unhold(fs, f);
     name_fini(fs, &n);
     return err;
 }

@@ -12,8 +12,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "common/base64.h"
 #include "common/json.h"
-#include "node/base64.h"
 #include "node/query.h"
 
 enum { PREFIX, PREFIX_BASE64, START_AFTER, START_AFTER_BASE64, DELIMITER, LIMIT, N_PARAMS };

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include "common/base64.h"
 
-#include "node/base64.h"
 
 /* Parses with the two parameters that there are. */
 static int parse(const char *query, struct query_param p[2], struct err *err)

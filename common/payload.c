@@ -1,5 +1,5 @@
-/* exchange.c - the bytes of one request and of its answer. */
-#include "common/exchange.h"
+/* payload.c - the bytes of one request and of its answer. */
+#include "common/payload.h"
 
 #include <errno.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static size_t copy_from(struct span part, uint64_t start, uint64_t pos, uint8_t 
     return n;
 }
 
-size_t exchange_read(struct exchange *x, void *out, size_t room)
+size_t payload_read(struct payload *x, void *out, size_t room)
 {
     uint8_t *to = out;
     size_t n = copy_from(x->head, 0, x->sent, to, room);
@@ -29,7 +29,7 @@ size_t exchange_read(struct exchange *x, void *out, size_t room)
     return n;
 }
 
-int exchange_seek(struct exchange *x, uint64_t pos)
+int payload_seek(struct payload *x, uint64_t pos)
 {
     if (pos > x->head.len + x->body.len)
         return -EINVAL;
@@ -38,7 +38,7 @@ int exchange_seek(struct exchange *x, uint64_t pos)
 }
 
 /* Exactly what was announced; else more and more. */
-static uint64_t room_for(const struct exchange *x, uint64_t need, int64_t announced)
+static uint64_t room_for(const struct payload *x, uint64_t need, int64_t announced)
 {
     uint64_t room = x->answer == NULL ? ROOM_FIRST : 2 * (uint64_t)x->answer->len;
 
@@ -49,7 +49,7 @@ static uint64_t room_for(const struct exchange *x, uint64_t need, int64_t announ
     return room < need ? need : room;
 }
 
-int exchange_write(struct exchange *x, struct span part, int64_t announced)
+int payload_write(struct payload *x, struct span part, int64_t announced)
 {
     uint64_t need = (uint64_t)x->answer_len + part.len;
     struct blob *b = x->answer;
@@ -71,7 +71,7 @@ int exchange_write(struct exchange *x, struct span part, int64_t announced)
     return 0;
 }
 
-int exchange_take_answer(struct exchange *x, struct blob **out)
+int payload_take_answer(struct payload *x, struct blob **out)
 {
     struct blob *b = x->answer != NULL ? x->answer : blob_new(0);
 
@@ -83,7 +83,7 @@ int exchange_take_answer(struct exchange *x, struct blob **out)
     return 0;
 }
 
-void exchange_fini(struct exchange *x)
+void payload_fini(struct payload *x)
 {
     blob_unref(x->answer);
     x->answer = NULL;

@@ -1,6 +1,6 @@
 /* base64.h - RFC 4648 base64, for keys that are not UTF-8. */
-#ifndef KVFS_NODE_BASE64_H
-#define KVFS_NODE_BASE64_H
+#ifndef KVFS_COMMON_BASE64_H
+#define KVFS_COMMON_BASE64_H
 
 #include "common/buf.h"
 

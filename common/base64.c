@@ -1,5 +1,5 @@
 /* base64.c - RFC 4648 base64. */
-#include "node/base64.h"
+#include "common/base64.h"
 
 #include <errno.h>
 #include <string.h>

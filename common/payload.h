@@ -1,13 +1,13 @@
 /*
- * exchange.h - the bytes of one request and of its answer: given out in pieces, and gathered from
+ * payload.h - the bytes of one request and of its answer: given out in pieces, and gathered from
  * pieces, as an HTTP library asks for them and delivers them. No I/O.
  */
-#ifndef KVFS_COMMON_EXCHANGE_H
-#define KVFS_COMMON_EXCHANGE_H
+#ifndef KVFS_COMMON_PAYLOAD_H
+#define KVFS_COMMON_PAYLOAD_H
 
 #include "common/buf.h"
 
-struct exchange {
+struct payload {
     struct span head, body;  /* what is sent, one behind the other; borrowed */
     uint64_t sent;           /* bytes given out */
     uint64_t answer_len_max; /* more than that is no answer */
@@ -16,16 +16,16 @@ struct exchange {
 };
 
 /* Copies the next bytes to send, room at most. Returns how many. */
-size_t exchange_read(struct exchange *x, void *out, size_t room);
+size_t payload_read(struct payload *x, void *out, size_t room);
 /* The next bytes to send are those from pos on. 0 or -EINVAL: there are not so many. */
-int exchange_seek(struct exchange *x, uint64_t pos);
+int payload_seek(struct payload *x, uint64_t pos);
 /*
  * Takes the next bytes of the answer. announced: the length of the whole answer as its sender told
  * it, -1 where it did not. 0, -EFBIG, -ENOMEM.
  */
-int exchange_write(struct exchange *x, struct span part, int64_t announced);
+int payload_write(struct payload *x, struct span part, int64_t announced);
 /* Moves the answer, which may be empty, to *out: 0 or -ENOMEM. */
-int exchange_take_answer(struct exchange *x, struct blob **out);
-void exchange_fini(struct exchange *x);
+int payload_take_answer(struct payload *x, struct blob **out);
+void payload_fini(struct payload *x);
 
 #endif
