@@ -213,8 +213,7 @@ void caller_end(struct caller *who)
 
 /* --- open descriptors ------------------------------------------------------------------------- */
 
-/* Does this /proc/PID/fdinfo text tell of a descriptor that can write to the file with this st_ino?
- */
+/* Is this /proc/PID/fdinfo text of a descriptor that can write to the file with this st_ino? */
 static bool is_writer_of(const char *text, uint64_t st_ino)
 {
     const char *ino = strstr(text, "\nino:"), *flags = strstr(text, "flags:");

@@ -200,8 +200,7 @@ static int check_mountpoint(const char *path)
     return 0;
 }
 
-/* FUSE's own options: how the mount is called in /proc/mounts, and what the command line passes on.
- */
+/* FUSE's own options: the mount's name in /proc/mounts, and what the command line passes on. */
 static int session_new(struct program *p)
 {
     char *source = realpath(p->opts.config, NULL);

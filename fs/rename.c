@@ -100,7 +100,7 @@ static int move_key(struct fs *fs, struct caller *who, struct span from, struct 
  * Holds both names' open files, where they are, in the order of their ids: the one order in which
  * anybody holds more than one.
  */
-static int hold_two(struct fs *fs, struct caller *who, struct file *a, struct file *b)
+static int hold_two(struct caller *who, struct file *a, struct file *b)
 {
     bool swap = a != NULL && b != NULL && a->inode->id > b->inode->id;
     struct file *first = swap ? b : a, *second = swap ? a : b;
@@ -125,7 +125,7 @@ static int rename_file(struct fs *fs, struct caller *who, const struct name *fro
     if (err == 0 && moved != NULL)
         err = file_store(fs, who, moved); /* so that the record which moves is what is seen here */
     if (err == 0)
-        err = hold_two(fs, who, moved, replaced);
+        err = hold_two(who, moved, replaced);
     if (err < 0) {
         file_put(fs, moved);
         file_put(fs, replaced);

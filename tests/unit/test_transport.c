@@ -2,7 +2,7 @@
  * test_transport.c - calls over HTTP against a small server that does what the request tells it,
  * the good and the bad; the loop's timers and jobs.
  */
-#include "common/transport_http.h"
+#include "common/payload.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "common/exchange.h"
+#include "common/transport_http.h"
 #include "tests/lib/rng.h"
 #include "tests/lib/tiny_http.h"
 
@@ -254,7 +254,7 @@ static void assert_echo(struct world *w, const char *text)
 
 static void a_body_is_given_out_in_any_pieces_and_again_from_any_place(void **state)
 {
-    struct exchange x = {.head = span_str("head"), .body = span_str("and body")};
+    struct payload x = {.head = span_str("head"), .body = span_str("and body")};
     char all[16];
 
     (void)state;
@@ -262,36 +262,36 @@ static void a_body_is_given_out_in_any_pieces_and_again_from_any_place(void **st
         for (size_t piece = 1; piece <= 13; piece++) {
             size_t got = 0, n;
 
-            assert_int_equal(exchange_seek(&x, from), 0);
-            while ((n = exchange_read(&x, all + got, piece)) > 0)
+            assert_int_equal(payload_seek(&x, from), 0);
+            while ((n = payload_read(&x, all + got, piece)) > 0)
                 got += n;
             assert_int_equal(got, 12 - from);
             assert_memory_equal(all, "headand body" + from, got);
         }
     }
-    assert_int_equal(exchange_seek(&x, 13), -EINVAL);
+    assert_int_equal(payload_seek(&x, 13), -EINVAL);
 }
 
 static void an_announced_answer_takes_exactly_its_room(void **state)
 {
-    struct exchange x = {.answer_len_max = 100};
+    struct payload x = {.answer_len_max = 100};
     struct blob *answer;
 
     (void)state;
-    assert_int_equal(exchange_write(&x, span_str("abc"), 7), 0);
+    assert_int_equal(payload_write(&x, span_str("abc"), 7), 0);
     assert_int_equal(x.answer->len, 7);
-    assert_int_equal(exchange_write(&x, span_str("defg"), 7), 0);
-    assert_int_equal(exchange_take_answer(&x, &answer), 0);
+    assert_int_equal(payload_write(&x, span_str("defg"), 7), 0);
+    assert_int_equal(payload_take_answer(&x, &answer), 0);
     assert_true(span_eq(span_of(answer->data, answer->len), span_str("abcdefg")));
     blob_unref(answer);
-    exchange_fini(&x);
+    payload_fini(&x);
 
     x = (struct exchange){.answer_len_max = 5};
-    assert_int_equal(exchange_write(&x, span_str("abc"), 6), -EFBIG);
-    assert_int_equal(exchange_write(&x, span_str("abc"), -1), 0);
-    assert_int_equal(exchange_write(&x, span_str("de"), -1), 0);
-    assert_int_equal(exchange_write(&x, span_str("f"), -1), -EFBIG);
-    exchange_fini(&x);
+    assert_int_equal(payload_write(&x, span_str("abc"), 6), -EFBIG);
+    assert_int_equal(payload_write(&x, span_str("abc"), -1), 0);
+    assert_int_equal(payload_write(&x, span_str("de"), -1), 0);
+    assert_int_equal(payload_write(&x, span_str("f"), -1), -EFBIG);
+    payload_fini(&x);
 }
 
 /* --- answers ---------------------------------------------------------------------------------- */
