@@ -286,7 +286,7 @@ static void an_announced_answer_takes_exactly_its_room(void **state)
     blob_unref(answer);
     payload_fini(&x);
 
-    x = (struct exchange){.answer_len_max = 5};
+    x = (struct payload){.answer_len_max = 5};
     assert_int_equal(payload_write(&x, span_str("abc"), 6), -EFBIG);
     assert_int_equal(payload_write(&x, span_str("abc"), -1), 0);
     assert_int_equal(payload_write(&x, span_str("de"), -1), 0);
