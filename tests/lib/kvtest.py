@@ -5,6 +5,7 @@ claim. Each prints one line, "ok SENTENCE" or "not ok SENTENCE REASON"; the prog
 when one failed.
 """
 import contextlib
+import fcntl
 import http.client
 import json
 import os
@@ -24,6 +25,7 @@ KVNODE = os.environ.get("KVNODE", str(ROOT / "build/node/kvnode"))
 KVFS = os.environ.get("KVFS", str(ROOT / "build/fs/kvfs"))
 START_LIMIT_S = 30
 STOP_LIMIT_S = 20
+LOCK_LIMIT_S = 200
 
 
 # --- claims ---------------------------------------------------------------------------------------
@@ -38,7 +40,18 @@ class Claims:
 
     def __enter__(self):
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `with` blocks clean up
+        # Each file has ports of its own; a second run of the same file waits for the first.
+        name = pathlib.Path(sys.argv[0]).stem
+        self.lock = open(pathlib.Path(tempfile.gettempdir()) / f"kvfs-{name}.lock", "w")
+        wait_until(self._locked, LOCK_LIMIT_S, f"another run of {name} ends")
         return self
+
+    def _locked(self):
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def __exit__(self, kind, value, tb):
         if kind not in (None, SystemExit):
