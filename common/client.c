@@ -20,7 +20,7 @@
  * of a row of calls the last would else end many timeouts after the nodes were lost. Later calls
  * still ask, for this long.
  */
-#define PATIENCE_MIN_US 100000u
+#define PATIENCE_MIN_US 50000u
 #define BYTES_PER_SECOND_PLANNED (10u << 20)
 
 int client_new(const struct client_opts *opts, struct client **out)
@@ -170,8 +170,11 @@ static uint64_t silent_us(const struct client *c, struct span key, enum op_scope
     for (unsigned i = 0; i < n; i++) {
         struct health_info info = health_get(c->opts.health, i);
 
+        /* silent since its last answer; one never heard of, since it was first missed */
+        uint64_t from = info.seen_us != 0 ? info.seen_us : info.since_us;
+
         up[i] = true;
-        since[i] = info.up || info.since_us > now ? now : info.since_us;
+        since[i] = info.up || from > now ? now : from;
     }
     while (silent == 0) {
         unsigned next = n;

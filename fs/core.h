@@ -13,7 +13,6 @@ struct fs {
     struct inode_table *inodes;
     struct attr_defaults defaults;
     uint64_t max_value_size;
-    uint32_t timeout_ms;
     pthread_mutex_t root_lock; /* root */
     struct meta root;          /* the root has no key: its attributes live as long as the mount */
     pthread_mutex_t open_lock; /* of the lists of what is open, to be closed at the end */
@@ -63,14 +62,11 @@ int fs_entry_of(struct fs *fs, struct caller *who, struct span key, const struct
 /* Attributes as programs see them, with what this mount knows better than the cluster. */
 void fs_show(struct fs *fs, struct inode *in, const struct meta *found, struct stat *out);
 
-/* Blocking calls of the cluster that keep the reason of a failure in who->why. (reach.c) */
+/* Blocking calls of the cluster that keep the reason of a failure in who->why. (calls.c) */
 int core_read(struct fs *fs, struct caller *who, const struct read_args *args,
               struct read_result *out);
 int core_write(struct fs *fs, struct caller *who, const struct write_args *args,
                struct write_result *out);
-/* Does not wait: done() comes as of cluster_write_async(). Sets the timeout in args. */
-int core_write_async(struct fs *fs, struct caller *who, struct write_args *args,
-                     write_done_fn *done, void *arg);
 int core_list(struct fs *fs, struct caller *who, const struct list_args *args,
               struct list_result *out);
 

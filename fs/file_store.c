@@ -263,7 +263,7 @@ static int job_run_locked(struct caller *who, struct file *f, struct store_job *
     int err;
 
     pthread_mutex_unlock(&f->lock);
-    err = core_write_async(j->fs, who, &j->args, job_done, j);
+    err = cluster_write_async(j->fs->cluster, &j->args, job_done, j);
     if (err < 0) /* it never began */
         job_done(j, &(struct write_result){.err = err, .certain = true, .why = who->why});
     pthread_mutex_lock(&f->lock);

@@ -32,7 +32,6 @@ int fs_new(const struct fs_opts *opts, struct fs **out)
     }
     fs->cluster = opts->cluster;
     fs->defaults = opts->defaults;
-    fs->timeout_ms = opts->timeout_ms;
     fs->max_value_size = cluster_config(opts->cluster)->max_value_size;
     pthread_mutex_init(&fs->root_lock, NULL);
     pthread_mutex_init(&fs->open_lock, NULL);

@@ -31,7 +31,6 @@ struct dir_handle; /* an open directory */
 struct fs_opts {
     struct cluster *cluster; /* borrowed */
     struct attr_defaults defaults;
-    uint32_t timeout_ms; /* the cluster's */
 };
 int fs_new(const struct fs_opts *opts, struct fs **out);
 /* No call is under way. What is still open is closed, and not stored: see fs_flush_all(). */

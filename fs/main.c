@@ -4,7 +4,7 @@
  * The folder, in reading order:
  *   fs.h           what the core does, and the order of its locks
  *   inode.[ch]     what the kernel knows of: ids, keys, lookup counts
- *   reach.c        calls of the cluster, and how long to wait
+ *   calls.c        calls of the cluster
  *   names.c        names in a directory become keys; what the cluster has under them
  *   attr.[ch]      records and listing entries to struct stat
  *   fs.c           lookup, attributes
@@ -250,7 +250,6 @@ static int make_core(struct program *p)
 {
     struct fs_opts opts = {
         .cluster = p->cluster,
-        .timeout_ms = p->opts.timeout_ms,
         .defaults = {.uid = p->opts.uid, .gid = p->opts.gid, .umask = p->opts.umask}};
     int err = callers_new(&p->mount.callers);
 
