@@ -34,6 +34,7 @@ struct record {
     /* st_mode with type; 0: nobody set file attributes (stored over HTTP) */
     uint32_t mode;
     uint32_t uid, gid;
+    /* devices: their number in the high half; else a number of the file's own, or 0: its st_ino */
     uint64_t rdev;
     int64_t mtime_ns, ctime_ns, atime_ns; /* since the epoch; for people, never for order */
     struct span attrs;                    /* encoded list of attributes, see attr_* below */
