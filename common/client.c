@@ -33,6 +33,8 @@ int client_new(const struct client_opts *opts, struct client **out)
     c->opts = *opts;
     c->rng = opts->seed;
     list_init(&c->waiting);
+    for (unsigned i = 0; i < TURN_BUCKETS; i++)
+        list_init(&c->turns[i]);
     *out = c;
     return 0;
 }

@@ -12,12 +12,17 @@
  *            than the majority (an earlier try of mine, or what someone else left), a later
  *            operation could pick it up.
  * A refusal (someone else's ballot is higher) leads to the next try, after a random pause.
+ *
+ * Writes of one key through one client take turns: competing they would only refuse one another,
+ * and one that loses too often can no longer tell whether it was stored. What waits too long for
+ * its turn goes ahead: the one before it may be stuck.
  */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/hash.h"
 #include "common/op.h"
 
 #define SENT_PAUSE_US 200u
@@ -41,6 +46,9 @@ struct write_op {
     unsigned *nodes;        /* in the order of asking; constant from the first try on */
     unsigned n_up;          /* nodes[0..n_up) have been asked in this try */
     struct report *reports; /* by ring order */
+
+    struct list turn; /* in client.turns until the outcome is clear */
+    bool queued;      /* waiting for its turn: nothing was sent yet */
 
     uint64_t id; /* of the operation: in `recent` of what it led to */
     unsigned tries;
@@ -79,8 +87,64 @@ void write_result_fini(struct write_result *r)
     record_copy_fini(&r->rec);
 }
 
+/* --- turns ------------------------------------------------------------------------------------ */
+
+static struct list *turns_of(struct client *c, struct span key)
+{
+    return &c->turns[hash_fnv1a(key) % TURN_BUCKETS];
+}
+
+/* The oldest write of that key, or NULL. */
+static struct write_op *turn_first(struct client *c, struct span key)
+{
+    struct list *turns = turns_of(c, key);
+
+    for (struct list *at = turns->next; at != turns; at = at->next) {
+        struct write_op *w = container_of(at, struct write_op, turn);
+
+        if (span_eq(buf_span(&w->op.key), key))
+            return w;
+    }
+    return NULL;
+}
+
+/* Its outcome is clear: the next one may begin. */
+static void turn_over(struct write_op *w)
+{
+    struct client *c = w->op.c;
+    struct write_op *next;
+
+    if (list_empty(&w->turn))
+        return;
+    list_remove(&w->turn);
+    next = turn_first(c, buf_span(&w->op.key));
+    if (next != NULL && next->queued)
+        op_wake_at(&next->op, transport_now_us(c->opts.transport));
+}
+
+/*
+ * Joins those that write the key. Waits for its turn half of its time at most, and not at all where
+ * too few replicas are up: what fails has to tell which ones did not answer.
+ */
+static bool turn_wait(struct write_op *w)
+{
+    struct op *op = &w->op;
+    struct span key = buf_span(&op->key);
+    uint64_t now = transport_now_us(op->c->opts.transport);
+
+    w->queued = turn_first(op->c, key) != NULL &&
+                client_order(op->c, key, w->nodes) >= ring_majority(op->c->opts.ring);
+    list_insert(turns_of(op->c, key), &w->turn);
+    if (w->queued)
+        op_wake_at(op, now + (op->deadline_us - now) / 2);
+    return w->queued;
+}
+
+/* --- the end ---------------------------------------------------------------------------------- */
+
 static void write_finish(struct write_op *w, int err)
 {
+    turn_over(w);
     w->res.err = err;
     /*
      * That all ACCEPTs were refused proves nothing: what was refused may be the second copy of a
@@ -212,6 +276,16 @@ static void report_leg(struct write_op *w, const struct leg *leg)
     }
 }
 
+/* Is there an answer to wait for? Not from a node thought to be down, which was asked in need. */
+static bool report_awaited(const struct write_op *w, const struct round *r)
+{
+    for (unsigned i = 0; i < r->n; i++)
+        if (r->legs[i].sent && !r->legs[i].ended &&
+            health_up(w->op.c->opts.health, r->legs[i].node))
+            return true;
+    return false;
+}
+
 /* The majority stored it. */
 static void write_accepted(struct write_op *w, struct round *r)
 {
@@ -222,7 +296,7 @@ static void write_accepted(struct write_op *w, struct round *r)
         return;
     }
     w->res.existed = w->replaced_live;
-    if (w->report_wait_ms > 0 && round_pending(r) > 0) {
+    if (w->report_wait_ms > 0 && report_awaited(w, r)) {
         if (!w->stored) {
             uint64_t until = transport_now_us(op->c->opts.transport) + 1000ull * w->report_wait_ms;
 
@@ -232,6 +306,7 @@ static void write_accepted(struct write_op *w, struct round *r)
                 return;
             }
             op_wake_at(op, until);
+            turn_over(w);
         }
         return;
     }
@@ -636,6 +711,7 @@ static void write_wake(struct op *op)
     if (w->stored) {
         write_finish(w, 0); /* the others took too long to be reported of */
     } else if (op->round == NULL) {
+        w->queued = false;
         write_try(w);
     } else if (w->n_up < w->n) {
         while (w->n_up < w->n) {
@@ -682,6 +758,7 @@ struct op *client_write(struct client *c, const struct write_args *args, write_d
     w->id = client_random(c);
     w->op.on_end = write_end;
     w->op.on_wake = write_wake;
-    write_try(w);
+    if (!turn_wait(w))
+        write_try(w);
     return &w->op;
 }

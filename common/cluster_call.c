@@ -8,6 +8,7 @@
 #include <semaphore.h>
 #include <stdlib.h>
 
+#include "common/hash.h"
 #include "common/transport_http.h"
 
 /* --- tasks ------------------------------------------------------------------------------------ */
@@ -106,13 +107,21 @@ static void task_start(struct loop_job *job)
         task_fail(task);
 }
 
+/* Writes of one key meet in one client, which has them take turns; all else goes round. */
+static unsigned io_for(struct cluster *c, const struct task *task)
+{
+    if (task->kind == TASK_WRITE)
+        return (unsigned)(hash_fnv1a(((const struct write_args *)task->args)->key) % c->n_ios);
+    return atomic_fetch_add(&c->next_io, 1) % c->n_ios;
+}
+
 /*
  * Hands the task to an I/O thread. 0 or -EHOSTDOWN: the cluster is closing, and the task is still
  * the caller's.
  */
 static int task_submit(struct cluster *c, struct task *task)
 {
-    struct io *io = &c->ios[atomic_fetch_add(&c->next_io, 1) % c->n_ios];
+    struct io *io = &c->ios[io_for(c, task)];
     int err = 0;
 
     task->io = io;

@@ -101,7 +101,7 @@ static int check_fields(const char *where, json_t *object, const char *const *kn
 {
     for (void *it = json_object_iter(object); it != NULL; it = json_object_iter_next(object, it)) {
         const char *name = json_object_iter_key(it), *nearest = nearest_field(name, known, n_known);
-        char shown[SHOWN_LEN_MAX];
+        char shown[SHOWN_LEN_MAX], value[SHOWN_LEN_MAX];
         json_t *quoted;
 
         if (strcmp(name, nearest) == 0)
@@ -109,8 +109,8 @@ static int check_fields(const char *where, json_t *object, const char *const *kn
         quoted = json_string(name);
         if (quoted == NULL)
             return -ENOMEM;
-        err_set(err, -EINVAL, "%sunknown field %s, the nearest known one is \"%s\"", where,
-                show(quoted, shown), nearest);
+        err_set(err, -EINVAL, "%sunknown field %s: %s, the nearest known one is \"%s\"", where,
+                show(quoted, shown), show(json_object_iter_value(it), value), nearest);
         json_decref(quoted);
         return -EINVAL;
     }

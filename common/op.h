@@ -16,6 +16,8 @@
 #include "common/client.h"
 #include "common/quorum.h"
 
+#define TURN_BUCKETS 256u
+
 struct client {
     struct client_opts opts;
     uint64_t rng;             /* state of splitmix64 */
@@ -23,6 +25,7 @@ struct client {
     unsigned n_ops, n_rounds; /* alive */
     struct list waiting;      /* legs under way, oldest first: who is slow? */
     struct timer slow_timer;
+    struct list turns[TURN_BUCKETS]; /* writes by their key's hash, oldest first: whose turn is it? */
 };
 
 uint64_t client_random(struct client *c);

@@ -123,9 +123,13 @@ static int take_option(int opt, struct options *o)
 int options_parse(int argc, char **argv, struct options *out)
 {
     struct options o = {.config = "cluster.json", .fsync = STORE_FSYNC_ALWAYS, .forward = true};
-    int opt, code;
+    bool stores = false; /* an option of the store was given */
+    int opt, code, index = 0;
 
-    while ((opt = getopt_long_only(argc, argv, "", long_options, NULL)) != -1) {
+    while ((opt = getopt_long_only(argc, argv, "", long_options, &index)) != -1) {
+        if (optarg != NULL && optarg[0] == '\0')
+            return complain("--%s: the value is empty", long_options[index].name);
+        stores |= opt == OPT_STORE || opt == OPT_FSYNC;
         code = take_option(opt, &o);
         if (code >= 0)
             return code;
@@ -136,8 +140,8 @@ int options_parse(int argc, char **argv, struct options *out)
         return complain("which node is this? --id ID, or --gateway HOST:PORT");
     if (o.id != NULL && o.gateway != NULL)
         return complain("--id and --gateway exclude each other");
-    if (o.gateway != NULL && (o.data != NULL || o.memory || !o.forward))
-        return complain("a gateway has no --data, --store and --no-forward");
+    if (o.gateway != NULL && (o.data != NULL || stores || !o.forward))
+        return complain("a gateway has no --data, --store, --fsync and --no-forward");
     *out = o;
     return -1;
 }

@@ -124,6 +124,10 @@ struct task *replica_begin_raw(struct service *s, struct exchange *x, struct spa
         reply_problem(x, 411, "a replica request says how long it is");
         return NULL;
     }
+    if (len > MESSAGE_HEAD_MAX + s->cfg->max_value_size) {
+        reply_problem(x, 413, "a request of %" PRIu64 " bytes is longer than any", len);
+        return NULL;
+    }
     w = task_new(sizeof(*w), &raw_ops, s, x);
     if (w == NULL)
         return NULL;

@@ -4,6 +4,7 @@
  */
 #include "node/routes.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -301,6 +302,12 @@ static bool take_type(struct exchange *x, struct kv_write *w)
     if (strlen(type) > TYPE_LEN_MAX) {
         reply_problem(x, 400, "Content-Type has at most %u bytes", TYPE_LEN_MAX);
         return false;
+    }
+    for (const char *p = type; *p != '\0'; p++) {
+        if (iscntrl((unsigned char)*p)) { /* it could not be sent back */
+            reply_problem(x, 400, "Content-Type holds a control character");
+            return false;
+        }
     }
     memcpy(w->type, type, strlen(type) + 1);
     return true;

@@ -17,6 +17,13 @@ struct sim_disk {
     struct store *inner;
     struct sim *sim;
     bool broken; /* a put failed: so do all until it is opened again */
+    /*
+     * The put that failed, where it is on the disk all the same: as with a log that was written and
+     * not synced, nobody sees it before the next start.
+     */
+    bool hides;
+    bool hidden_keeps;
+    struct buf hidden_key, hidden_record, hidden_value;
 };
 
 /* Who sent the first ACCEPT of a write: settling is another client doing it. */
@@ -39,13 +46,44 @@ static int disk_get(struct store *s, struct span key, bool want_value, struct st
     return inner->ops->get(inner, key, want_value, out);
 }
 
+static void disk_hide(struct sim_disk *d, struct span key, struct span record, struct span value,
+                      bool keep)
+{
+    d->hides = true;
+    d->hidden_keeps = keep;
+    buf_add_span(&d->hidden_key, key);
+    buf_add_span(&d->hidden_record, record);
+    buf_add_span(&d->hidden_value, value);
+}
+
+static void disk_forget_hidden(struct sim_disk *d)
+{
+    d->hides = false;
+    buf_fini(&d->hidden_key);
+    buf_fini(&d->hidden_record);
+    buf_fini(&d->hidden_value);
+}
+
+/* It is opened again: what it hid shows. */
+static void disk_reopen(struct sim_disk *d)
+{
+    int err;
+
+    d->broken = false;
+    if (!d->hides)
+        return;
+    err = d->inner->ops->put(d->inner, buf_span(&d->hidden_key), buf_span(&d->hidden_record),
+                             buf_span(&d->hidden_value), NULL, d->hidden_keeps);
+    assert(err == 0);
+    disk_forget_hidden(d);
+}
+
 static int disk_put(struct store *s, struct span key, struct span record, struct span value,
                     struct store_file *file, bool keep)
 {
     struct sim_disk *d = disk_of(s);
     const struct sim_opts *opts = &d->sim->opts;
     unsigned fate = (unsigned)rng_below(&d->sim->rng, 1000);
-    int err;
 
     if (d->broken)
         return -EIO;
@@ -57,11 +95,11 @@ static int disk_put(struct store *s, struct span key, struct span record, struct
         return -ENOSPC;
     if (fate < opts->fail_put) {
         d->broken = true;
-        if (file != NULL || rng_chance(&d->sim->rng, 500))
-            return -EIO; /* it was not stored; the other times it was */
+        if (file == NULL && rng_chance(&d->sim->rng, 500))
+            disk_hide(d, key, record, value, keep); /* the other times it was not stored */
+        return -EIO;
     }
-    err = d->inner->ops->put(d->inner, key, record, value, file, keep);
-    return d->broken ? -EIO : err;
+    return d->inner->ops->put(d->inner, key, record, value, file, keep);
 }
 
 static int disk_drop(struct store *s, struct span key)
@@ -186,6 +224,7 @@ void sim_node_fini(struct sim_node *n)
     sim_timer_clear(n->sim, &n->restart);
     replica_close(n->replica);
     n->disk->inner->ops->close(n->disk->inner);
+    disk_forget_hidden(n->disk);
     free(n->disk);
 }
 
@@ -200,7 +239,7 @@ void sim_node_start(struct sim_node *n)
         return;
     if (n->n_starts++ > 0 && n->sim->opts.lies.forget_floor)
         disk_forget_floor(n->disk);
-    n->disk->broken = false;
+    disk_reopen(n->disk);
     opts.seed = rng_next(&n->sim->rng);
     if (replica_open(&opts, &n->replica, &why) < 0) {
         fprintf(stderr, "sim: node %u does not start: %s\n", n->index, why.msg);
@@ -228,6 +267,7 @@ bool sim_node_broken(const struct sim_node *n)
 void sim_node_wipe(struct sim_node *n)
 {
     assert(n->replica == NULL);
+    disk_forget_hidden(n->disk);
     n->disk->inner->ops->close(n->disk->inner);
     n->disk->inner = inner_open();
 }

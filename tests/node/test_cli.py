@@ -44,6 +44,11 @@ def usage(t):
             ("--id a --fsync maybe", "maybe"),
             ("--id a --store redis://h:1/0", "redis"),
             ("--gateway h:1 --data d", "gateway"),
+            ("--gateway h:1 --store rocksdb", "--store"),
+            ("--gateway h:1 --fsync always", "--fsync"),
+            ("--id=", "--id"),
+            ("-id= --config x", "--id"),
+            ("--id a --data=", "--data"),
         ]:
             code, out, err = run(*args.split())
             eq((code, out), (2, ""), args)
@@ -75,8 +80,17 @@ def bad_configs(t, folder):
         refused("noport.json", config(nodes=[node("n1", "no-port")]), "no-port")
         refused("rf.json", config(replication_factor=0), "replication_factor")
         refused("type.json", config(replication_factor="3"), "replication_factor")
-        refused("unknown.json", config(colour="red"), "colour")
+        refused("unknown.json", config(colour="red"), "colour", "red")
         refused("hash.json", config(hash="md5"), "md5")
+
+    with t.claim("options may be written with one dash or two, with = or without; the default is ./cluster.json"):
+        (folder / "here").mkdir()
+        (folder / "here" / "cluster.json").write_text(json.dumps(config()))
+        for args in (("--id", "n8"), ("-id", "n8"), ("--id=n8",), ("-id=n8",)):
+            for where in ((), ("-config", "cluster.json"), ("--config=cluster.json",), ("-config=cluster.json",)):
+                code, _, err = run(*args, *where, cwd=folder / "here")
+                eq(code, 1)
+                assert 'cluster.json: there is no node "n8"' in err, err
 
     with t.claim("a missing configuration and an id that it does not hold are refused by name"):
         code, _, err = run("--config", str(folder / "absent.json"), "--id", "n1")

@@ -87,6 +87,10 @@ def values(t, c):
         c.http("PUT", "/kv/typed", b"{}", {"Content-Type": "application/x-www-form-urlencoded"})
         eq(c.http("GET", "/kv/typed").headers["Content-Type"], "application/octet-stream")
 
+    with t.claim("a media type that could not be sent back is refused"):
+        problem(c.http("PUT", "/kv/typed", b"x", {"Content-Type": "text/plain\x01"}), 400)
+        eq(c.http("GET", "/kv/typed").body, b"{}")
+
     with t.claim("several requests share a connection, errors included"):
         conn = connect(c.port(1))
         for i in range(5):
@@ -226,6 +230,30 @@ def appends(t, c):
         in_threads(6, add)
         lines = c.http("GET", "/kv/shared").body.split()
         eq(sorted(lines), sorted(b"%d-%d" % (n, i) for n in range(6) for i in range(10)))
+
+    with t.claim("50 clients that write one key at once through 3 nodes take turns: none is left in the dark"):
+        for i in range(3):
+            statuses = []
+
+            def put(n, i=i, statuses=statuses):
+                statuses.append(c.http("PUT", f"/kv/hot{i}", b"%d" % n, node=n % 3 + 1).status)
+
+            in_threads(50, put)
+            eq(sorted(statuses), [200] * 49 + [201])
+
+    with t.claim("1000 appends of 8 clients through 3 nodes: each is acknowledged, and there once"):
+        statuses = []
+
+        def append(n):
+            conn = connect(c.port(n % 3 + 1))
+            for i in range(125):
+                statuses.append(request(0, "POST", "/kv/lines?append", b"%d-%d\n" % (n, i), conn=conn).status)
+            conn.close()
+
+        in_threads(8, append)
+        eq(sorted(statuses), [200] * 999 + [201])
+        lines = c.http("GET", "/kv/lines").body.split()
+        eq(sorted(lines), sorted(b"%d-%d" % (n, i) for n in range(8) for i in range(125)))
 
     with t.claim("an append that would pass max_value_size is 413 and changes nothing"):
         most = c.config["max_value_size"]

@@ -84,9 +84,10 @@ static const struct {
     {"top-is-array", "the whole file: needs an object, found an array: []", true},
     {"trailing-garbage", "line 2, column 1: ", false},
     {"unknown-field",
-     "unknown field \"replication_facter\", the nearest known one is \"replication_factor\"", true},
-    {"unknown-node-field", "nodes[0]: unknown field \"adr\", the nearest known one is \"addr\"",
+     "unknown field \"replication_facter\": 1, the nearest known one is \"replication_factor\"",
      true},
+    {"unknown-node-field",
+     "nodes[0]: unknown field \"adr\": \"localhost:8081\", the nearest known one is \"addr\"", true},
     {"virtual-nodes-above", "virtual_nodes: 10001 is above 10000", true},
     {"virtual-nodes-bool", "virtual_nodes: needs an integer, found a boolean: true", true},
     {"virtual-nodes-zero", "virtual_nodes: 0 is below 1", true},
@@ -264,8 +265,8 @@ static void texts_are_cut_short_and_made_printable_in_messages(void **state)
     (void)state;
     assert_int_equal(parse("", &err), -EINVAL);
     assert_int_equal(parse("{\"a\\n\\u00e4\": 1}", &err), -EINVAL);
-    assert_string_equal(err.msg,
-                        "c.json: unknown field \"a\\n\\u00E4\", the nearest known one is \"hash\"");
+    assert_string_equal(
+        err.msg, "c.json: unknown field \"a\\n\\u00E4\": 1, the nearest known one is \"hash\"");
     assert_int_equal(
         parse("{\"nodes\": \"0123456789012345678901234567890123456789012345678901234567890123456789"
               "0123456789\"}",

@@ -266,7 +266,7 @@ static void a_body_is_given_out_in_any_pieces_and_again_from_any_place(void **st
             while ((n = payload_read(&x, all + got, piece)) > 0)
                 got += n;
             assert_int_equal(got, 12 - from);
-            assert_memory_equal(all, "headand body" + from, got);
+            assert_memory_equal(all, &"headand body"[from], got);
         }
     }
     assert_int_equal(payload_seek(&x, 13), -EINVAL);
