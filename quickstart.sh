@@ -55,9 +55,18 @@ start_node() {
     echo "$id runs (pid $pid, log $log)"
 }
 
+# A mount whose process was killed stays behind, and answers nothing but that.
+drop_dead_mount() {
+    if LC_ALL=C stat mnt 2>&1 | grep -q "not connected"; then
+        fusermount3 -u -z mnt
+        echo "mnt was left behind by a process that was killed; it is unmounted"
+    fi
+}
+
 start() {
     bash deps.sh build
-    [ -d build ] || meson setup build -Dtests=false >data-meson.log 2>&1 || { cat data-meson.log >&2; exit 1; }
+    drop_dead_mount
+    [ -f build/build.ninja ] || meson setup build -Dtests=false >data-meson.log 2>&1 || { cat data-meson.log >&2; exit 1; }
     rm -f data-meson.log
     ninja -C build --quiet
     mkdir -p data mnt
@@ -84,6 +93,7 @@ END
 stop() {
     local pid
     pid=$(mount_pid)
+    drop_dead_mount
     if mountpoint -q mnt 2>/dev/null; then
         umount mnt 2>/dev/null || fusermount3 -u mnt
         echo "mnt is unmounted"

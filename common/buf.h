@@ -72,7 +72,9 @@ struct cursor {
 
 static inline struct cursor cursor_of(struct span s)
 {
-    return (struct cursor){s.data, s.data + s.len, 0};
+    const uint8_t *end = s.len > 0 ? s.data + s.len : s.data; /* NULL + 0 is undefined */
+
+    return (struct cursor){s.data, end, 0};
 }
 uint8_t cursor_u8(struct cursor *c);
 uint16_t cursor_u16(struct cursor *c);

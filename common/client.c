@@ -21,6 +21,7 @@
  * still ask, for this long.
  */
 #define PATIENCE_MIN_US 50000u
+#define CHECK_EVERY_US 250000u
 #define BYTES_PER_SECOND_PLANNED (10u << 20)
 
 int client_new(const struct client_opts *opts, struct client **out)
@@ -33,8 +34,7 @@ int client_new(const struct client_opts *opts, struct client **out)
     c->opts = *opts;
     c->rng = opts->seed;
     list_init(&c->waiting);
-    for (unsigned i = 0; i < TURN_BUCKETS; i++)
-        list_init(&c->turns[i]);
+    turns_init(&c->turns);
     *out = c;
     return 0;
 }
@@ -111,30 +111,12 @@ static void op_rearm(struct op *op)
     struct transport *t = op->c->opts.transport;
     uint64_t due = op->wake_us < op->deadline_us ? op->wake_us : op->deadline_us;
 
+    if (op->check_us < due)
+        due = op->check_us;
     if (op->cancelled || op->failed != 0)
         due = 0;
     if (op->timer.slot == 0 || op->timer.due_us != due)
         t->ops->timer_set(t, &op->timer, due);
-}
-
-static void on_op_timer(struct timer *timer)
-{
-    struct op *op = container_of(timer, struct op, timer);
-    uint64_t now = transport_now_us(op->c->opts.transport);
-
-    if (op->failed != 0) {
-        op->on_end(op, op->failed);
-    } else if (op->cancelled) {
-        op->on_end(op, -EINTR);
-    } else if (now >= op->deadline_us) {
-        op->on_end(op, -ETIMEDOUT);
-    } else if (now >= op->wake_us) {
-        op->wake_us = UINT64_MAX;
-        op_rearm(op);
-        op->on_wake(op);
-    } else {
-        op_rearm(op);
-    }
 }
 
 /* Is a majority of the replicas up, the key's or each set's? up NULL (key only): ask health. */
@@ -196,6 +178,39 @@ out:
     return silent;
 }
 
+/* Is there no point in the time that the op's bytes get? Else it looks again later. */
+static bool is_lost(struct op *op, uint64_t now)
+{
+    if (op->deadline_us == UINT64_MAX) { /* it is ending already */
+        op->check_us = UINT64_MAX;
+        return false;
+    }
+    op->check_us = now + CHECK_EVERY_US;
+    return silent_us(op->c, buf_span(&op->key), op->scope, now) >= op->timeout_us;
+}
+
+static void on_op_timer(struct timer *timer)
+{
+    struct op *op = container_of(timer, struct op, timer);
+    uint64_t now = transport_now_us(op->c->opts.transport);
+
+    if (op->failed != 0) {
+        op->on_end(op, op->failed);
+    } else if (op->cancelled) {
+        op->on_end(op, -EINTR);
+    } else if (now >= op->deadline_us) {
+        op->on_end(op, -ETIMEDOUT);
+    } else if (now >= op->check_us && is_lost(op, now)) {
+        op->on_end(op, -ETIMEDOUT);
+    } else if (now >= op->wake_us) {
+        op->wake_us = UINT64_MAX;
+        op_rearm(op);
+        op->on_wake(op);
+    } else {
+        op_rearm(op);
+    }
+}
+
 int op_init(struct op *op, struct client *c, struct span key, enum op_scope scope,
             uint32_t timeout_ms, uint64_t size)
 {
@@ -203,6 +218,8 @@ int op_init(struct op *op, struct client *c, struct span key, enum op_scope scop
     uint64_t timeout_us = 1000ull * (timeout_ms != 0 ? timeout_ms : c->opts.timeout_ms), silent;
 
     op->c = c;
+    op->scope = scope;
+    op->timeout_us = timeout_us;
     op->wake_us = UINT64_MAX;
     op->timer.fire = on_op_timer;
     buf_add_span(&op->key, key);
@@ -211,6 +228,7 @@ int op_init(struct op *op, struct client *c, struct span key, enum op_scope scop
     /* Callers queue behind one another; each is to end within the timeout of all. */
     silent = silent_us(c, key, scope, now);
     timeout_us = timeout_us > silent + PATIENCE_MIN_US ? timeout_us - silent : PATIENCE_MIN_US;
+    op->check_us = size > 0 ? now + timeout_us : UINT64_MAX;
     op->deadline_us = now + timeout_us + size * 1000000u / BYTES_PER_SECOND_PLANNED;
     c->n_ops++;
     op_rearm(op);

@@ -33,14 +33,16 @@ struct read_op {
     /* nodes[0..n_replicas) are the key's; up to n_nodes the others, for peek */
     unsigned n_replicas, n_nodes;
     unsigned *nodes;
-    unsigned *behind; /* scratch: whom to mend */
-    bool *answered;   /* scratch, by node index: for ring_covered() */
+    /* who answered: n_behind whom to mend, then n_agree that hold the newest, in these lives */
+    unsigned *told;
+    uint64_t *lives;
+    unsigned n_behind, n_agree;
+    bool *answered; /* scratch, by node index: for ring_covered() */
     unsigned tries;
     void (*after_fetch)(struct read_op *rd); /* what to do with the value once it has come */
     struct op *sub;     /* a fetch, a settling write or a listing under way for this op */
     int ending;         /* the op ends with this as soon as sub has ended */
     unsigned value_leg; /* of the present round: who was asked for the value last */
-    unsigned n_agree;   /* mend: how many hold the newest already */
     struct read_result res;
 };
 
@@ -53,7 +55,8 @@ static void read_finish(struct read_op *rd, int err)
     read_result_fini(&rd->res);
     op_fini(&rd->op);
     free(rd->nodes);
-    free(rd->behind);
+    free(rd->told);
+    free(rd->lives);
     free(rd->answered);
     free(rd);
 }
@@ -398,35 +401,63 @@ static void read_mend(struct read_op *rd)
     const struct record *rec = &rd->res.rec.rec;
     struct op *op = &rd->op;
     struct message m = {.kind = MSG_ACCEPT, .record = *rec};
-    unsigned n = 0;
+    unsigned n = rd->n_behind + rd->n_agree;
     struct round *r;
 
     if (rec->size > 0 && (rd->res.value.data == NULL || rd->res.value.len != rec->size)) {
         read_fetch(rd, 0, rec->size, read_mend);
         return;
     }
-    while (n < rd->n_replicas && rd->behind[n] != MESSAGE_NODE_NONE)
-        n++;
-    r = round_new(op, buf_span(&op->key), rd->behind, n, n,
-                  ring_majority(op->c->opts.ring) - rd->n_agree, on_mended);
+    r = round_new(op, buf_span(&op->key), rd->told, n, n, ring_majority(op->c->opts.ring),
+                  on_mended);
     if (r == NULL) {
         read_finish(rd, -ENOMEM);
         return;
     }
     if (rec->size > 0)
         r->body = value_ref(rd->res.value);
-    for (unsigned i = 0; i < n; i++)
+    for (unsigned i = 0; i < rd->n_behind; i++)
         round_send(r, i, &m);
+    /* They count, unless it turns out now that one has lost its disk since. */
+    for (unsigned i = rd->n_behind; i < n; i++)
+        round_agreed(r, i, rd->lives[i]);
     read_lose_patience(rd, r);
 }
 
 /* --- ask -------------------------------------------------------------------------------------- */
 
+/* Sorts who answered the round into told. Returns one that brought the value, or NULL. */
+static const struct leg *read_sort_answers(struct read_op *rd, const struct round *r,
+                                           struct ballot newest)
+{
+    const struct leg *with_value = NULL;
+
+    rd->n_behind = rd->n_agree = 0;
+    for (unsigned i = 0; i < r->n_votes; i++) {
+        const struct leg *leg = &r->legs[i];
+
+        if (tally_of(&r->tally, i) == VOTE_YES && ballot_cmp(leg->ans.record.version, newest) != 0)
+            rd->told[rd->n_behind++] = leg->node;
+    }
+    for (unsigned i = 0; i < r->n_votes; i++) {
+        const struct leg *leg = &r->legs[i];
+        unsigned at = rd->n_behind + rd->n_agree;
+
+        if (tally_of(&r->tally, i) != VOTE_YES || ballot_cmp(leg->ans.record.version, newest) != 0)
+            continue;
+        rd->told[at] = leg->node;
+        rd->lives[at] = leg->ans.incarnation;
+        rd->n_agree++;
+        if (leg->ans.has_value)
+            with_value = leg;
+    }
+    return with_value;
+}
+
 /* A majority of the replicas has answered: which version is it? */
 static void read_decide(struct read_op *rd, struct round *r)
 {
     const struct leg *top = NULL, *with_value = NULL;
-    unsigned n_behind = 0;
     int err;
 
     for (unsigned i = 0; i < r->n_votes; i++) {
@@ -439,22 +470,7 @@ static void read_decide(struct read_op *rd, struct round *r)
             top = leg;
     }
     op_wake_at(&rd->op, UINT64_MAX); /* no more hedging */
-    rd->n_agree = 0;
-    for (unsigned i = 0; i < r->n_votes; i++) {
-        const struct leg *leg = &r->legs[i];
-
-        if (tally_of(&r->tally, i) != VOTE_YES)
-            continue;
-        if (ballot_cmp(leg->ans.record.version, top->ans.record.version) != 0) {
-            rd->behind[n_behind++] = leg->node;
-            continue;
-        }
-        rd->n_agree++;
-        if (leg->ans.has_value)
-            with_value = leg;
-    }
-    if (n_behind < rd->n_replicas)
-        rd->behind[n_behind] = MESSAGE_NODE_NONE;
+    with_value = read_sort_answers(rd, r, top->ans.record.version);
     record_copy_fini(&rd->res.rec);
     err = record_copy(&top->ans.record, &rd->res.rec);
     if (err == 0 && rd->peek)
@@ -619,12 +635,14 @@ struct op *client_read(struct client *c, const struct read_args *args, read_done
     if (rd == NULL)
         return NULL;
     rd->nodes = calloc(all, sizeof *rd->nodes);
-    rd->behind = calloc(all, sizeof *rd->behind);
+    rd->told = calloc(n, sizeof *rd->told);
+    rd->lives = calloc(n, sizeof *rd->lives);
     rd->answered = calloc(all, sizeof *rd->answered);
-    if (rd->nodes == NULL || rd->behind == NULL || rd->answered == NULL ||
+    if (rd->nodes == NULL || rd->told == NULL || rd->lives == NULL || rd->answered == NULL ||
         op_init(&rd->op, c, args->key, OP_OF_KEY, args->timeout_ms, size) < 0) {
         free(rd->nodes);
-        free(rd->behind);
+        free(rd->told);
+        free(rd->lives);
         free(rd->answered);
         free(rd);
         return NULL;

@@ -13,17 +13,15 @@
  *            operation could pick it up.
  * A refusal (someone else's ballot is higher) leads to the next try, after a random pause.
  *
- * Writes of one key through one client take turns: competing they would only refuse one another,
- * and one that loses too often can no longer tell whether it was stored. What waits too long for
- * its turn goes ahead: the one before it may be stuck.
+ * Writes of one key take turns: turns.h.
  */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
 #include "common/op.h"
+#include "common/roots.h"
 
 #define SENT_PAUSE_US 200u
 
@@ -47,8 +45,7 @@ struct write_op {
     unsigned n_up;          /* nodes[0..n_up) have been asked in this try */
     struct report *reports; /* by ring order */
 
-    struct list turn; /* in client.turns until the outcome is clear */
-    bool queued;      /* waiting for its turn: nothing was sent yet */
+    struct turn turn; /* until the outcome is clear; while it waits nothing was sent */
 
     uint64_t id; /* of the operation: in `recent` of what it led to */
     unsigned tries;
@@ -57,12 +54,11 @@ struct write_op {
     struct record_copy cur; /* what this try builds on */
     struct value cur_value; /* its bytes, where they were needed */
     bool have_cur_value;
-    bool agreed;                /* a majority of the promises named cur: it was chosen */
-    bool sent;                  /* ACCEPTs of the new record went out that may still be chosen */
-    struct ballot sent_ballot;  /* of the last of them */
-    bool replaced_live;         /* what that replaces is a live record */
-    uint64_t roots[RECENT_MAX]; /* writes that all the records they replace have in `recent` */
-    unsigned n_roots;
+    bool agreed;               /* a majority of the promises named cur: it was chosen */
+    bool sent;                 /* ACCEPTs of the new record went out that may still be chosen */
+    struct ballot sent_ballot; /* of the last of them */
+    bool replaced_live;        /* what that replaces is a live record */
+    struct roots roots;        /* of all that they replace */
 
     enum accept_for purpose;
     int condition; /* FOR_CONDITION: what edit returned */
@@ -87,60 +83,16 @@ void write_result_fini(struct write_result *r)
     record_copy_fini(&r->rec);
 }
 
-/* --- turns ------------------------------------------------------------------------------------ */
-
-static struct list *turns_of(struct client *c, struct span key)
-{
-    return &c->turns[hash_fnv1a(key) % TURN_BUCKETS];
-}
-
-/* The oldest write of that key, or NULL. */
-static struct write_op *turn_first(struct client *c, struct span key)
-{
-    struct list *turns = turns_of(c, key);
-
-    for (struct list *at = turns->next; at != turns; at = at->next) {
-        struct write_op *w = container_of(at, struct write_op, turn);
-
-        if (span_eq(buf_span(&w->op.key), key))
-            return w;
-    }
-    return NULL;
-}
-
-/* Its outcome is clear: the next one may begin. */
+/* Its outcome is clear: the next write of the key may begin. */
 static void turn_over(struct write_op *w)
 {
     struct client *c = w->op.c;
-    struct write_op *next;
+    struct turn *next = turns_leave(&c->turns, &w->turn);
 
-    if (list_empty(&w->turn))
-        return;
-    list_remove(&w->turn);
-    next = turn_first(c, buf_span(&w->op.key));
-    if (next != NULL && next->queued)
-        op_wake_at(&next->op, transport_now_us(c->opts.transport));
+    if (next != NULL)
+        op_wake_at(&container_of(next, struct write_op, turn)->op,
+                   transport_now_us(c->opts.transport));
 }
-
-/*
- * Joins those that write the key. Waits for its turn half of its time at most, and not at all where
- * too few replicas are up: what fails has to tell which ones did not answer.
- */
-static bool turn_wait(struct write_op *w)
-{
-    struct op *op = &w->op;
-    struct span key = buf_span(&op->key);
-    uint64_t now = transport_now_us(op->c->opts.transport);
-
-    w->queued = turn_first(op->c, key) != NULL &&
-                client_order(op->c, key, w->nodes) >= ring_majority(op->c->opts.ring);
-    list_insert(turns_of(op->c, key), &w->turn);
-    if (w->queued)
-        op_wake_at(op, now + (op->deadline_us - now) / 2);
-    return w->queued;
-}
-
-/* --- the end ---------------------------------------------------------------------------------- */
 
 static void write_finish(struct write_op *w, int err)
 {
@@ -276,16 +228,6 @@ static void report_leg(struct write_op *w, const struct leg *leg)
     }
 }
 
-/* Is there an answer to wait for? Not from a node thought to be down, which was asked in need. */
-static bool report_awaited(const struct write_op *w, const struct round *r)
-{
-    for (unsigned i = 0; i < r->n; i++)
-        if (r->legs[i].sent && !r->legs[i].ended &&
-            health_up(w->op.c->opts.health, r->legs[i].node))
-            return true;
-    return false;
-}
-
 /* The majority stored it. */
 static void write_accepted(struct write_op *w, struct round *r)
 {
@@ -296,7 +238,7 @@ static void write_accepted(struct write_op *w, struct round *r)
         return;
     }
     w->res.existed = w->replaced_live;
-    if (w->report_wait_ms > 0 && report_awaited(w, r)) {
+    if (w->report_wait_ms > 0 && round_awaits(r)) {
         if (!w->stored) {
             uint64_t until = transport_now_us(op->c->opts.transport) + 1000ull * w->report_wait_ms;
 
@@ -460,45 +402,15 @@ static int draft_complete(struct write_op *w)
     return w->sums.err;
 }
 
-static bool is_recent(const struct record *r, uint64_t id)
-{
-    for (unsigned i = 0; i < r->n_recent; i++)
-        if (r->recent[i] == id)
-            return true;
-    return false;
-}
-
-/*
- * Would this write show in cur, had it led to it? Surely where all that led to cur shows. Else it
- * would stand before all that the records it replaces had in their lists: so it would, when one of
- * those still shows.
- */
-static bool would_show(const struct write_op *w)
-{
-    const struct record *cur = &w->cur.rec;
-
-    if (cur->seq == cur->n_recent)
-        return true; /* a tombstone that hid more is dropped only long after this op has ended */
-    for (unsigned i = 0; i < w->n_roots; i++)
-        if (is_recent(cur, w->roots[i]))
-            return true;
-    return false;
-}
-
 /* An ACCEPT that replaces cur goes out. */
 static void note_sent(struct write_op *w)
 {
     const struct record *cur = &w->cur.rec;
-    unsigned n = 0;
 
-    if (!w->sent) {
-        memcpy(w->roots, cur->recent, cur->n_recent * sizeof w->roots[0]);
-        w->n_roots = cur->n_recent;
-    }
-    for (unsigned i = 0; i < w->n_roots; i++)
-        if (is_recent(cur, w->roots[i]))
-            w->roots[n++] = w->roots[i];
-    w->n_roots = n;
+    if (w->sent)
+        roots_narrow(&w->roots, cur);
+    else
+        roots_begin(&w->roots, cur);
     w->sent = true;
     w->sent_ballot = w->ballot;
     w->replaced_live = record_is_live(cur);
@@ -510,11 +422,11 @@ static void write_judge(struct write_op *w)
     int err;
 
     if (w->sent) {
-        if (is_recent(cur, w->id)) {
+        if (record_is_recent(cur, w->id)) {
             draft_settle(w, FOR_DONE_BEFORE);
             return;
         }
-        if (!would_show(w)) {
+        if (!roots_reach(&w->roots, cur)) {
             err_set(&w->res.why, 0, "later writes hide whether this one was stored");
             write_finish(w, -EHOSTDOWN);
             return;
@@ -711,7 +623,7 @@ static void write_wake(struct op *op)
     if (w->stored) {
         write_finish(w, 0); /* the others took too long to be reported of */
     } else if (op->round == NULL) {
-        w->queued = false;
+        w->turn.waiting = false;
         write_try(w);
     } else if (w->n_up < w->n) {
         while (w->n_up < w->n) {
@@ -726,6 +638,24 @@ static void write_wake(struct op *op)
     } else {
         write_accept_lost(w, op->round);
     }
+}
+
+/*
+ * Waits for its turn half of its timeout at most: the write before it may be stuck. And not at all
+ * where too few replicas are up: what fails has to tell which ones did not answer.
+ */
+static void write_start(struct write_op *w)
+{
+    struct op *op = &w->op;
+    struct span key = buf_span(&op->key);
+    uint64_t now = transport_now_us(op->c->opts.transport), left = op->deadline_us - now;
+    bool enough = client_order(op->c, key, w->nodes) >= ring_majority(op->c->opts.ring);
+
+    turns_join(&op->c->turns, &w->turn, key, enough);
+    if (w->turn.waiting)
+        op_wake_at(op, now + (left < op->timeout_us ? left : op->timeout_us) / 2);
+    else
+        write_try(w);
 }
 
 struct op *client_write(struct client *c, const struct write_args *args, write_done_fn *done,
@@ -758,7 +688,6 @@ struct op *client_write(struct client *c, const struct write_args *args, write_d
     w->id = client_random(c);
     w->op.on_end = write_end;
     w->op.on_wake = write_wake;
-    if (!turn_wait(w))
-        write_try(w);
+    write_start(w);
     return &w->op;
 }

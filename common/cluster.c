@@ -89,6 +89,18 @@ static void on_probed(void *arg, unsigned node, const struct hello_result *res)
                   log_quote(why.msg, strlen(why.msg)));
 }
 
+bool cluster_ring_differs(struct cluster *c, unsigned node, struct err *why)
+{
+    bool differs;
+
+    pthread_mutex_lock(&c->ready_lock);
+    differs = c->signs[node].differs;
+    if (differs)
+        *why = c->signs[node].why;
+    pthread_mutex_unlock(&c->ready_lock);
+    return differs;
+}
+
 static int explain_not_ready_locked(const struct cluster *c, struct err *err)
 {
     struct buf text = {0};
@@ -224,9 +236,13 @@ static int prober_start(struct cluster *c)
     return prober_new(&opts, &c->prober);
 }
 
+/*
+ * One for every two processors: the others serve those who call. More threads than that only wake
+ * one another, and share what each could send and hear in one go.
+ */
 static unsigned threads_default(void)
 {
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    long n = sysconf(_SC_NPROCESSORS_ONLN) / 2;
 
     if (n < 1)
         return 1;
@@ -309,10 +325,8 @@ static void io_fini(struct io *io)
     pthread_mutex_destroy(&io->lock);
 }
 
-void cluster_close(struct cluster *c)
+void cluster_stop(struct cluster *c)
 {
-    if (c == NULL)
-        return;
     pthread_mutex_lock(&c->ready_lock);
     c->closing = true;
     pthread_cond_broadcast(&c->ready_changed);
@@ -327,9 +341,18 @@ void cluster_close(struct cluster *c)
         if (io->started)
             transport_http_post(io->transport, &io->drain);
     }
-    for (unsigned i = 0; i < c->n_ios; i++)
+    for (unsigned i = 0; i < c->n_ios; i++) {
         if (c->ios[i].started)
             pthread_join(c->ios[i].thread, NULL);
+        c->ios[i].started = false;
+    }
+}
+
+void cluster_close(struct cluster *c)
+{
+    if (c == NULL)
+        return;
+    cluster_stop(c);
     for (unsigned i = 0; i < c->n_ios; i++)
         io_fini(&c->ios[i]);
     prober_free(c->prober);

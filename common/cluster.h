@@ -24,10 +24,16 @@ struct cluster_opts {
 
 /* transport_http_setup() before. Starts the threads. */
 int cluster_open(const struct cluster_opts *opts, struct cluster **out, struct err *err);
-/* Ends what is under way (-ECANCELED reads as -EHOSTDOWN), joins the threads. */
-void cluster_close(struct cluster *c);
+/*
+ * Ends what is under way (-ECANCELED reads as -EHOSTDOWN), joins the threads. Later calls fail with
+ * -EHOSTDOWN; other threads may make such until cluster_close().
+ */
+void cluster_stop(struct cluster *c);
+void cluster_close(struct cluster *c); /* stops it first; nobody may call any more */
 struct health *cluster_health(struct cluster *c);
 const struct config *cluster_config(const struct cluster *c);
+/* Does the node hold another ring, by its last probe? Then with what it said. Any thread. */
+bool cluster_ring_differs(struct cluster *c, unsigned node, struct err *why);
 
 /*
  * Asynchronous: from any thread; done() comes on an I/O thread and must not block. args and all it

@@ -19,6 +19,8 @@
 #define VIRTUAL_NODES_MAX 10000u
 #define LIST_LIMIT_DEFAULT 1000u     /* entries of one listing answer */
 #define LIST_LIMIT_MAX 10000u
+/* bytes of a listing's entries from which on it ends: a page of long keys has fewer */
+#define LIST_LEN_MAX (4u << 20)
 #define FILE_NAME_LEN_MAX 255u       /* NAME_MAX of the mount */
 
 #define TIMEOUT_DEFAULT_MS 5000u

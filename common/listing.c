@@ -9,7 +9,7 @@
  * below it) by a small listing of its own, without roll-up.
  *
  *   ask -> page (merge into items, in order) -> settle the doubtful items, several at once -> emit;
- *   again, until the limit is met.
+ *   again, until the limit is met or the page has become long.
  */
 #include <assert.h>
 #include <errno.h>
@@ -464,10 +464,12 @@ static void list_page_done(struct list_op *l)
     items_clear(l);
     if (l->res.entries.err != 0 || l->res.next.err != 0)
         list_finish(l, -ENOMEM);
-    else if (l->exhausted)
-        list_finish(l, 0);
-    else
+    else if (!l->exhausted && l->res.entries.len < LIST_LEN_MAX)
         list_ask(l);
+    else {
+        l->res.more = !l->exhausted;
+        list_finish(l, 0);
+    }
 }
 
 /* --- ask -------------------------------------------------------------------------------------- */

@@ -30,8 +30,10 @@ static const uint8_t answer_magic[FRAME_MAGIC_LEN] = {'K', 'V', 'A'};
 /* Writes the length that was not known when its place was left. */
 static void patch_u32(struct buf *out, size_t at, size_t v)
 {
+    if (out->err != 0)
+        return; /* then v means nothing either */
     assert(v <= UINT32_MAX);
-    for (unsigned i = 0; out->err == 0 && i < 4; i++)
+    for (unsigned i = 0; i < 4; i++)
         out->data[at + i] = (uint8_t)(v >> (8 * i));
 }
 

@@ -15,8 +15,7 @@
 
 #include "common/client.h"
 #include "common/quorum.h"
-
-#define TURN_BUCKETS 256u
+#include "common/turns.h"
 
 struct client {
     struct client_opts opts;
@@ -25,7 +24,7 @@ struct client {
     unsigned n_ops, n_rounds; /* alive */
     struct list waiting;      /* legs under way, oldest first: who is slow? */
     struct timer slow_timer;
-    struct list turns[TURN_BUCKETS]; /* writes by their key's hash, oldest first: whose turn is it? */
+    struct turns turns; /* of writes */
 };
 
 uint64_t client_random(struct client *c);
@@ -40,10 +39,24 @@ unsigned client_order(const struct client *c, struct span key, unsigned *nodes);
 
 /* --- op --------------------------------------------------------------------------------------- */
 
+/* What an op needs to be reachable. */
+enum op_scope {
+    OP_OF_NODE, /* the one node it asks */
+    OP_OF_KEY,  /* a majority of the key's replicas */
+    OP_OF_RING, /* a majority of every replica set */
+};
+
 struct op {
     struct client *c;
     struct buf key;
     uint64_t deadline_us;
+    /*
+     * Past its timeout, in the time that its bytes get: when to see whether what it needs is still
+     * there; UINT64_MAX: it has no such time.
+     */
+    uint64_t check_us;
+    uint64_t timeout_us; /* for how long that may be out of reach */
+    enum op_scope scope;
     uint64_t wake_us; /* what the op waits for beside its deadline; UINT64_MAX: nothing */
     struct timer timer;
     bool cancelled;
@@ -52,13 +65,6 @@ struct op {
     void (*on_wake)(struct op *op);
     /* the deadline (-ETIMEDOUT), a cancel (-EINTR), or op->failed */
     void (*on_end)(struct op *op, int err);
-};
-
-/* What an op needs to be reachable. */
-enum op_scope {
-    OP_OF_NODE, /* the one node it asks */
-    OP_OF_KEY,  /* a majority of the key's replicas */
-    OP_OF_RING, /* a majority of every replica set */
 };
 
 /*
@@ -117,6 +123,8 @@ struct round *round_new(struct op *op, struct span key, const unsigned *nodes, u
                         void (*on_answer)(struct round *, struct leg *));
 /* Sends m (ring and deadlines are filled in here) to one leg. Never calls back from inside. */
 void round_send(struct round *r, unsigned i, struct message *m);
+/* Leg i has said yes in an earlier round, in that incarnation: nothing is sent to it. */
+void round_agreed(struct round *r, unsigned i, uint64_t incarnation);
 /*
  * Wakes the round's op when the slowest of those asked has taken longer than is usual for it, if
  * there is still another to ask.
@@ -127,6 +135,8 @@ void round_drop(struct op *op);
 /* The index of the first leg not sent yet, or n. */
 unsigned round_next(const struct round *r);
 unsigned round_pending(const struct round *r); /* sent, not ended */
+/* Is an answer to come of a node thought to be up? One that is down was asked in need. */
+bool round_awaits(const struct round *r);
 /* "2 of 3 needed, 1 answered; node-2: Connection refused" */
 void round_explain(const struct round *r, struct err *why);
 /*

@@ -160,6 +160,13 @@ void round_send(struct round *r, unsigned i, struct message *m)
     c->opts.transport->ops->send(c->opts.transport, &leg->call);
 }
 
+void round_agreed(struct round *r, unsigned i, uint64_t incarnation)
+{
+    assert(i < r->n_votes && !r->legs[i].sent);
+    r->legs[i].sent = r->legs[i].ended = true;
+    tally_vote(&r->tally, i, VOTE_YES, incarnation);
+}
+
 /*
  * Makes sense of the bytes that came back: fills leg->ans and value, or returns why they are of no
  * use.
@@ -171,7 +178,8 @@ static int leg_decode(struct leg *leg, struct blob *body)
                             &head_len);
 
     if (err < 0)
-        return err == -EAGAIN ? -EBADMSG : err; /* a head cut short */
+        /* No answer at all, or one cut short: that says nothing of the data at rest. */
+        return err == -EAGAIN || err == -EBADMSG ? -EPROTO : err;
     leg->body = blob_ref(body);
     if (leg->ans.kind == ANS_ERROR) {
         err = status_to_errno(leg->ans.status);
@@ -265,6 +273,14 @@ unsigned round_next(const struct round *r)
 unsigned round_pending(const struct round *r)
 {
     return r->in_flight;
+}
+
+bool round_awaits(const struct round *r)
+{
+    for (unsigned i = 0; i < r->n; i++)
+        if (r->legs[i].sent && !r->legs[i].ended && health_up(r->c->opts.health, r->legs[i].node))
+            return true;
+    return false;
 }
 
 void round_hedge_later(struct round *r)

@@ -43,6 +43,7 @@ void listener_linger(struct listener *l, int fd);
 void listener_free(struct listener *l);
 
 #define LISTENER_LINGER_US 2000000u
-#define LISTENER_LINGER_BYTES_MAX (16u << 20)
+/* Many clients send all of a refused body before they look for the answer. */
+#define LISTENER_LINGER_BYTES_MAX (512u << 20)
 
 #endif

@@ -279,9 +279,11 @@ static void node_stop(struct node *n)
 
     if (n->server != NULL)
         server_drain(n->server, DRAIN_MS);
+    /* What came in since then, on connections that were kept, gets a 503: the cluster stays. */
     if (s->cluster != NULL)
-        cluster_close(s->cluster);
+        cluster_stop(s->cluster);
     server_close(n->server);
+    cluster_close(s->cluster);
     listener_free(n->listener);
     watch_free(s->watch);
     if (s->replica != NULL)

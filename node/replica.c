@@ -214,6 +214,27 @@ static int attach_value(struct present *p, uint64_t offset, uint64_t length, str
     return 0;
 }
 
+/*
+ * A put that failed may be on the disk all the same, and show only after the next start. A promise
+ * says what this node has: none is made in such doubt. It ends with the process, or with a write
+ * that succeeds, for the store begins a new log after a failure.
+ */
+static int check_certain(struct replica_request *rq)
+{
+    struct replica *r = rq->r;
+    uint64_t n_doubts = atomic_load(&r->n_doubts);
+    int err;
+
+    if (n_doubts == atomic_load(&r->n_settled))
+        return 0;
+    err = r->opts.store->ops->probe(r->opts.store);
+    if (err < 0)
+        return request_fail(rq, err, "a write failed, and may show after a restart: %s",
+                            strerror(-err));
+    atomic_store(&r->n_settled, n_doubts);
+    return 0;
+}
+
 static int prepare(struct replica_request *rq, struct reply *out)
 {
     struct replica *r = rq->r;
@@ -224,6 +245,8 @@ static int prepare(struct replica_request *rq, struct reply *out)
     unsigned slot = promises_lock(r->promises, m->key);
     int err = request_check_late(rq);
 
+    if (err == 0)
+        err = check_certain(rq);
     if (err == 0) {
         err = present_load(r, m->key, want_value, &p);
         if (err < 0)
@@ -330,8 +353,11 @@ static int accept_locked(struct replica_request *rq, unsigned slot, struct span 
     if (rq->settled)
         return request_fail(rq, -EAGAIN, "the key changed meanwhile; the value was not kept");
     err = promises_raise(r->promises, slot, m->record.version);
-    if (err == 0)
+    if (err == 0) {
         err = s->ops->put(s, m->key, record, buf_span(&rq->value), rq->file, keep);
+        if (err < 0)
+            atomic_fetch_add(&r->n_doubts, 1);
+    }
     if (err < 0)
         return request_fail(rq, err, "cannot store: %s", strerror(-err));
     rq->file = NULL; /* the store's from here */

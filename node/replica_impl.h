@@ -5,6 +5,8 @@
 #ifndef KVFS_NODE_REPLICA_IMPL_H
 #define KVFS_NODE_REPLICA_IMPL_H
 
+#include <stdatomic.h>
+
 #include "common/hash.h"
 #include "node/incarnations.h"
 #include "node/promises.h"
@@ -14,6 +16,7 @@ struct replica {
     struct replica_opts opts;
     struct incarnations *incarnations;
     struct promises *promises;
+    _Atomic uint64_t n_doubts, n_settled; /* see check_certain() in replica.c */
 };
 
 /*

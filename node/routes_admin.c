@@ -128,6 +128,8 @@ static void add_self(struct json *j, struct service *s)
 static void add_peer(struct json *j, struct service *s, unsigned node)
 {
     struct health_info h = health_get(cluster_health(s->cluster), node);
+    struct err why;
+    bool differs;
 
     json_key(j, "alive");
     json_bool(j, h.up && h.seen_us != 0);
@@ -135,10 +137,14 @@ static void add_peer(struct json *j, struct service *s, unsigned node)
         json_key(j, "since");
         json_moment(j, s->clock, h.since_us);
     }
-    if (h.last_err != 0 && !(h.up && h.last_err != -ESTALE)) {
+    differs = h.up && cluster_ring_differs(s->cluster, node, &why);
+    if (differs) {
+        json_key(j, "ring_differs");
+        json_bool(j, true);
+    }
+    if (differs || !h.up) {
         json_key(j, "last_error");
-        json_str(j,
-                 span_str(h.last_err == -ESTALE ? "it holds another ring" : strerror(-h.last_err)));
+        json_str(j, span_str(differs ? why.msg : strerror(-h.last_err)));
     }
     if (h.seen_us == 0)
         return;

@@ -115,6 +115,20 @@ static int edit(void *ctx, const struct record *cur, struct value cur_value, str
 
 /* --- the answer ------------------------------------------------------------------------------- */
 
+static const char *report_error(int err)
+{
+    switch (err) {
+    case -ECANCELED:
+        return "refused: it knows of a newer ballot";
+    case -ESTALE:
+        return "it holds another ring";
+    case -EBADMSG:
+        return "its copy is damaged";
+    default:
+        return strerror(-err);
+    }
+}
+
 static void add_report(struct json *j, const struct config *cfg, const struct report *rep)
 {
     static const char *const states[] = {
@@ -127,7 +141,7 @@ static void add_report(struct json *j, const struct config *cfg, const struct re
     json_str(j, span_str(states[rep->state]));
     if (rep->state == REPORT_FAILED) {
         json_key(j, "error");
-        json_str(j, span_str(strerror(-rep->err)));
+        json_str(j, span_str(report_error(rep->err)));
     }
     json_end(j, '}');
 }

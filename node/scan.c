@@ -11,7 +11,7 @@
 #include "common/hash.h"
 
 /* Bytes after which a page ends early, so that an answer stays small whatever the keys. */
-#define PAGE_LEN_MAX (4u << 20)
+#define PAGE_LEN_MAX (1u << 20)
 
 static struct span span_head(struct span s, size_t len)
 {

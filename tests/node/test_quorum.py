@@ -88,6 +88,10 @@ def two_missing(t, c):
         c.sigstop(1)
         c.sigstop(2)
         try:
+            start = time.monotonic()
+            eq(c.http("PUT", "/kv/huge", bytes(64 << 20), node=3).status, 503)
+            took = time.monotonic() - start
+            assert took < 6, f"the largest value is no reason to wait longer: {took:.1f} s"
             refuses(c, 3)
         finally:
             c.sigcont(1)

@@ -113,6 +113,37 @@ def some_nodes(t):
                         eq((a.status, a.body), (421, c.http("GET", f"/replicas/{key}").body))
 
 
+def other_ring(t):
+    with Cluster(n=3, base_port=BASE + 5) as c:
+        with t.claim("/status and the log of each side show who holds another ring; the others go on"):
+            c.stop(3)
+            path = c.dir / "other.json"
+            path.write_text(json.dumps({**c.config, "virtual_nodes": 50}))
+            right, c.config_path = c.config_path, path
+            c.start(3, wait=False)
+            c.config_path = right
+
+            def differ(node):
+                return [n.get("ring_differs", False) for n in c.http("GET", "/status", node=node).json()["nodes"]]
+
+            c.wait_ready(3)
+            wait_until(lambda: differ(1) == differ(2) == [False, False, True], 5, "node-3 is named by the others")
+            wait_until(lambda: differ(3) == [True, True, False], 5, "the others are named by node-3")
+            row = c.http("GET", "/status").json()["nodes"][2]
+            assert "another ring" in row["last_error"], row
+            eq(c.log(1).count("ring-differs"), 1)
+            a = c.http("PUT", "/kv/x", b"1")
+            eq(a.status, 201)
+            failed = [r for r in a.json()["replications"] if r["status"] != "ok"]
+            eq(failed, [{"node": "node-3", "status": "failed", "error": "it holds another ring"}])
+            eq(c.http("PUT", "/kv/x", b"2", node=3).status, 409)
+            eq(c.http("GET", "/kv/x", node=2).body, b"1")
+        with t.claim("and no longer once it has the right one"):
+            c.stop(3)
+            c.start(3)
+            wait_until(lambda: differ(1) == differ(3) == [False] * 3, 5, "nobody differs")
+
+
 def few_nodes(t):
     with Cluster(n=1, base_port=BASE + 8, rf=3) as c:
         with t.claim("replication_factor above the number of nodes: a warning, every node a replica, and it works"):
@@ -127,4 +158,5 @@ with Claims() as t:
         everywhere(t, c)
         gateway(t, c)
     some_nodes(t)
+    other_ring(t)
     few_nodes(t)

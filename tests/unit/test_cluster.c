@@ -529,6 +529,19 @@ static void closing_ends_whoever_waits(void **state)
     free(as);
 }
 
+static void calls_after_the_stop_fail_until_it_is_closed(void **state)
+{
+    struct world *w = *state;
+    struct read_args args = {.key = span_str("k")};
+    struct read_result res;
+
+    cluster_stop(w->c);
+    assert_int_equal(cluster_read_async(w->c, &args, NULL, NULL), -EHOSTDOWN);
+    assert_int_equal(cluster_read(w->c, &args, NULL, &res), -EHOSTDOWN);
+    read_result_fini(&res);
+    assert_true(health_get(cluster_health(w->c), 0).up);
+}
+
 static void a_cluster_that_nobody_answers_closes_as_well(void **state)
 {
     struct world *w = *state;
@@ -552,6 +565,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_node_without_traffic_is_missed_and_found_again_by_probes,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(closing_ends_whoever_waits, setup, teardown),
+        cmocka_unit_test_setup_teardown(calls_after_the_stop_fail_until_it_is_closed, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(a_cluster_that_nobody_answers_closes_as_well, setup_dead,
                                         teardown),
     };

@@ -538,6 +538,41 @@ static void versions_only_grow_however_many_store_at_once(void **state)
     got_fini(&g);
 }
 
+static int failing_put(struct store *s, struct span key, struct span record, struct span value,
+                       struct store_file *file, bool keep)
+{
+    (void)s, (void)key, (void)record, (void)value, (void)file, (void)keep;
+    return -EIO;
+}
+
+static int failing_probe(struct store *s)
+{
+    (void)s;
+    return -EIO;
+}
+
+/* Else it could promise with the old record, and after a restart turn out to hold the new one. */
+static void after_a_failed_put_nothing_is_promised_until_the_store_can_write_again(void **state)
+{
+    struct fixture *f = *state;
+    const struct store_ops *good_ops = f->store->ops;
+    struct store_ops bad_ops = *good_ops;
+    struct got g = {0};
+
+    assert_int_equal(accept_value(f, "k", 10, "old", &g), ANS_ACCEPTED);
+    bad_ops.put = failing_put;
+    bad_ops.probe = failing_probe;
+    f->store->ops = &bad_ops;
+    assert_int_equal(accept_value(f, "k", 20, "new", &g), ANS_ERROR);
+    assert_int_equal(prepare(f, "k", 30, &g), ANS_ERROR);
+    assert_int_equal(prepare(f, "other", 30, &g), ANS_ERROR);
+    assert_int_equal(read_value(f, "k", &g), ANS_STATE); /* what it says binds nobody */
+    f->store->ops = good_ops;
+    assert_int_equal(prepare(f, "k", 30, &g), ANS_PROMISE);
+    assert_value(&g, "old");
+    got_fini(&g);
+}
+
 /* --- who may ask, and when ------------------------------------------------------------- */
 
 static void another_ring_is_refused_naming_both(void **state)
@@ -1125,7 +1160,7 @@ static void a_page_ends_early_when_it_becomes_long(void **state)
     m.limit = 1200;
     send_message(f, &m, (struct span){0}, &g);
     assert_true(g.a.more);
-    assert_true(g.value.len > (4u << 20) && g.value.len < (5u << 20));
+    assert_true(g.value.len > (1u << 20) && g.value.len < (2u << 20));
     got_fini(&g);
 }
 
@@ -1222,6 +1257,7 @@ int main(void)
         TEST(an_accept_that_comes_twice_is_accepted_twice_and_stored_once),
         TEST(after_a_restart_all_below_the_floor_is_refused),
         TEST(the_floor_is_above_all_promises_and_accepts_and_grows_seldom),
+        TEST(after_a_failed_put_nothing_is_promised_until_the_store_can_write_again),
         TEST(versions_only_grow_however_many_store_at_once),
         TEST(counters_that_no_clock_makes_are_refused_and_leave_no_trace),
         TEST(another_ring_is_refused_naming_both),
