@@ -123,6 +123,7 @@ def sizes(t, c):
     with t.claim("a sender that sends all the same still reads the 413"):
         a = c.http("PUT", "/kv/big", b"x" * 300000, {"Content-Length": str(MAX + 1)})
         eq(a.status, 413)
+        eq(c.http("PUT", "/kv/big", b"x" * (MAX + 1), timeout=60).status, 413, "all of it")
 
     with t.claim("a chunked body that grows beyond is 413 as well"):
         conn = connect(c.port(1), timeout=60)
