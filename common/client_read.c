@@ -556,7 +556,7 @@ static void on_read_answer(struct round *r, struct leg *leg)
     (void)leg;
     if (tally_state(&r->tally) == TALLY_MET && read_covered(rd, r, false))
         read_decide(rd, r);
-    else if (!read_top_up(rd, r))
+    else if (!read_top_up(rd, r) && !round_damage_awaited(r))
         read_retry(rd);
 }
 

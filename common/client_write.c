@@ -587,7 +587,8 @@ static void on_prepare_answer(struct round *r, struct leg *leg)
         write_promised(w, r);
         break;
     case TALLY_LOST:
-        write_retry(w);
+        if (!round_damage_awaited(r))
+            write_retry(w);
         break;
     case TALLY_WAIT:
         write_hedge_later(w);

@@ -145,5 +145,10 @@ void round_explain(const struct round *r, struct err *why);
  * replica), else -EHOSTDOWN.
  */
 int round_verdict(const struct round *r);
+/*
+ * The round is lost; but all who answered found damage, and others are still to answer: if those
+ * find it too, that is the verdict, so they are waited for.
+ */
+bool round_damage_awaited(const struct round *r);
 
 #endif

@@ -331,6 +331,20 @@ void round_explain(const struct round *r, struct err *why)
     buf_fini(&text);
 }
 
+/* The client found it, or the replica did. */
+static bool leg_damaged(const struct leg *leg)
+{
+    return leg->ended && (leg->err == -EBADMSG || leg->err == -EIO);
+}
+
+bool round_damage_awaited(const struct round *r)
+{
+    for (unsigned i = 0; i < r->n_votes; i++)
+        if (!r->legs[i].sent || (r->legs[i].ended && !leg_damaged(&r->legs[i])))
+            return false;
+    return r->in_flight > 0;
+}
+
 int round_verdict(const struct round *r)
 {
     static const int lasting[] = {-ENOSPC, -ESTALE, -EFBIG, -EINVAL, -EREMCHG, -ENAMETOOLONG};
@@ -342,8 +356,7 @@ int round_verdict(const struct round *r)
 
         if (!leg->ended || leg->err == 0)
             continue;
-        if (leg->err == -EBADMSG || leg->err == -EIO) /* the client found it, or the replica did */
-            n_damaged++;
+        n_damaged += leg_damaged(leg);
         for (size_t k = 0; k < sizeof lasting / sizeof lasting[0]; k++) {
             if (leg->err == lasting[k]) {
                 if (n_lasting++ == 0)

@@ -12,8 +12,8 @@
 #include "common/hash.h"
 #include "common/limits.h"
 
-#define GENERATION_SHIFT 48u
-#define RANDOM_MASK ((UINT64_C(1) << GENERATION_SHIFT) - 1)
+#define RANDOM_BITS 12u
+#define BORN_US_MAX (UINT64_MAX >> RANDOM_BITS)
 
 struct incarnations {
     struct store *store;
@@ -78,9 +78,14 @@ static int read_known(struct incarnations *in)
     return err;
 }
 
-static int make_own(struct incarnations *in, uint64_t seed)
+/*
+ * When the store was made orders it behind those that the node had before; a clock that went back
+ * meanwhile would let a new store look like an old one, which nobody listens to: safe, and seen.
+ */
+static int make_own(struct incarnations *in, uint64_t born_us, uint64_t seed)
 {
-    uint64_t own = UINT64_C(1) << GENERATION_SHIFT | (hash_fmix64(seed) & RANDOM_MASK);
+    uint64_t random = hash_fmix64(seed) >> (64 - RANDOM_BITS);
+    uint64_t own = (born_us < BORN_US_MAX ? born_us : BORN_US_MAX) << RANDOM_BITS | random | 1;
     struct buf text = {0};
     int err;
 
@@ -94,14 +99,14 @@ static int make_own(struct incarnations *in, uint64_t seed)
     return err;
 }
 
-static int read_own(struct incarnations *in, uint64_t seed)
+static int read_own(struct incarnations *in, uint64_t born_us, uint64_t seed)
 {
     struct buf text = {0};
     int err = in->store->ops->state_get(in->store, "incarnation", &text);
     struct cursor c = cursor_of(buf_span(&text));
 
     if (err == -ENOENT) {
-        err = make_own(in, seed);
+        err = make_own(in, born_us, seed);
     } else if (err == 0) {
         uint64_t own = cursor_u64(&c);
 
@@ -115,7 +120,8 @@ static int read_own(struct incarnations *in, uint64_t seed)
 }
 
 int incarnations_open(struct store *store, const struct config *cfg, unsigned n_nodes,
-                      unsigned self, uint64_t seed, struct incarnations **out, struct err *err)
+                      unsigned self, uint64_t born_us, uint64_t seed, struct incarnations **out,
+                      struct err *err)
 {
     struct incarnations *in = calloc(1, sizeof(*in) + n_nodes * sizeof(in->newest[0]));
     int ret;
@@ -129,7 +135,7 @@ int incarnations_open(struct store *store, const struct config *cfg, unsigned n_
     pthread_mutex_init(&in->lock, NULL);
     ret = read_known(in);
     if (ret == 0)
-        ret = read_own(in, seed);
+        ret = read_own(in, born_us, seed);
     if (ret < 0) {
         incarnations_close(in);
         return err_set(err, ret, "cannot read or make the incarnation of this store: %s",

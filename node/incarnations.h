@@ -12,12 +12,12 @@
 struct incarnations;
 
 /*
- * Reads them from the store; a store without one of its own is new and gets one: 16 bits of
- * generation (1), 48 random ones from seed. cfg: ids to keep them under; NULL: the indexes of the
- * ring.
+ * Reads them from the store; a store without one of its own is new and gets one: born_us (wall
+ * clock) and 12 random bits from seed. cfg: ids to keep them under; NULL: the indexes of the ring.
  */
 int incarnations_open(struct store *store, const struct config *cfg, unsigned n_nodes,
-                      unsigned self, uint64_t seed, struct incarnations **out, struct err *err);
+                      unsigned self, uint64_t born_us, uint64_t seed, struct incarnations **out,
+                      struct err *err);
 void incarnations_close(struct incarnations *in);
 
 /* Of a node, 0 when unknown. Any thread, never blocks. */

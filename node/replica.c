@@ -41,7 +41,7 @@ int replica_open(const struct replica_opts *opts, struct replica **out, struct e
     if (r->opts.max_value_size == 0)
         r->opts.max_value_size = VALUE_SIZE_DEFAULT_MAX;
     ret = incarnations_open(opts->store, opts->cfg, ring_n_nodes(opts->ring), opts->self,
-                            opts->seed, &r->incarnations, err);
+                            opts->clock->wall_us(opts->clock), opts->seed, &r->incarnations, err);
     if (ret == 0)
         ret = promises_open(opts->store, r->opts.floor_ahead_us, &r->promises, err);
     if (ret < 0) {
@@ -183,7 +183,8 @@ static int fail_load(struct replica_request *rq, int err)
 
 /*
  * Puts the bytes from offset on, as many as length, widened to whole chunks, behind the answer.
- * Bytes in memory are verified here, those in a file by reply_read().
+ * Bytes in memory are verified here, those in a file chunk by chunk: the first one here, the others
+ * by reply_read().
  */
 static int attach_value(struct present *p, uint64_t offset, uint64_t length, struct answer *a,
                         struct reply *out)
@@ -211,7 +212,7 @@ static int attach_value(struct present *p, uint64_t offset, uint64_t length, str
     p->item.fd = -1;
     out->file_offset = from;
     out->file_len = to - from;
-    return 0;
+    return reply_check(out);
 }
 
 /*

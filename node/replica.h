@@ -57,6 +57,11 @@ struct reply {
 void reply_fini(struct reply *r);
 uint64_t reply_len(const struct reply *r); /* head and value */
 /*
+ * Verifies the first chunk of a file that is to be sent, which reply_read() then has at hand: while
+ * nothing was sent, damage can still be told. 0, or as reply_read().
+ */
+int reply_check(struct reply *r);
+/*
  * Copies bytes from position pos of head-then-value into out, as many as are there up to cap.
  * Returns how many, or -EBADMSG: the file's bytes do not match their checksum (or -EIO, -ENOMEM):
  * the connection must be cut, for what was sent must never look whole.

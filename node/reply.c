@@ -69,6 +69,11 @@ static int load_chunk(struct reply *r, uint64_t offset)
     return 0;
 }
 
+int reply_check(struct reply *r)
+{
+    return r->fd >= 0 && r->file_len > 0 ? load_chunk(r, r->file_offset) : 0;
+}
+
 /* Up to cap bytes from position pos of the value. */
 static int64_t read_value(struct reply *r, uint64_t pos, uint8_t *out, size_t cap)
 {

@@ -13,6 +13,7 @@
 
 #include "common/client.h"
 #include "common/config.h"
+#include "common/status.h"
 
 #define CALLS_MAX 16u
 
@@ -221,6 +222,24 @@ static void bytes_that_are_no_answer_are_not_taken_for_damaged_data(void **state
     assert_int_equal(f->err, -EINTR);
 }
 
+/* Not a quorum out of reach: asking again is in vain, and nobody but a person can help. */
+static void a_key_that_every_replica_finds_damaged_is_told_so_at_once(void **state)
+{
+    struct fixture *f = *state;
+    struct read_args args = {.key = span_str("k")};
+    struct op *op = client_read(f->client, &args, on_read, f);
+    struct answer damaged = {.kind = ANS_ERROR, .status = status_from_errno(-EBADMSG)};
+
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(f->n_done, 0);
+        assert_int_equal(f->n_calls, i == 0 ? 2 : 3);
+        answer(f, i, damaged, 5 + i);
+    }
+    assert_int_equal(f->n_done, 1);
+    assert_int_equal(f->err, -EBADMSG);
+    give_up(f, op);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -230,6 +249,8 @@ int main(void)
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(bytes_that_are_no_answer_are_not_taken_for_damaged_data,
                                         setup_single, teardown),
+        cmocka_unit_test_setup_teardown(a_key_that_every_replica_finds_damaged_is_told_so_at_once,
+                                        setup, teardown),
     };
 
     return cmocka_run_group_tests_name("read", tests, NULL, NULL);
