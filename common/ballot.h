@@ -13,9 +13,9 @@ struct ballot {
     uint64_t proposer;
 };
 
-#define BALLOT_NONE ((struct ballot){0, 0})       /* the version of a key never written */
-#define BALLOT_PROPOSER_MAX UINT64_MAX            /* no client has it: floors are (counter, this) */
-#define BALLOT_TEXT_LEN 34                        /* "%016x-%016x" and NUL */
+#define BALLOT_NONE ((struct ballot){0, 0}) /* the version of a key never written */
+#define BALLOT_PROPOSER_MAX UINT64_MAX      /* no client has it: floors are (counter, this) */
+#define BALLOT_TEXT_LEN 34                  /* "%016x-%016x" and NUL */
 
 /* <0, 0, >0: by counter, then proposer. */
 static inline int ballot_cmp(struct ballot a, struct ballot b)

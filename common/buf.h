@@ -38,7 +38,7 @@ struct buf {
     int err;
 };
 
-void buf_fini(struct buf *b); /* frees, leaves {0} */
+void buf_fini(struct buf *b);  /* frees, leaves {0} */
 void buf_clear(struct buf *b); /* len = 0, err = 0, keeps the memory */
 /*
  * Makes room for n more bytes and returns where they start, NULL (err set) when there is none; len

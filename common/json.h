@@ -22,10 +22,10 @@ struct json {
 void json_begin(struct json *j, char bracket); /* '{' or '[' */
 void json_end(struct json *j, char bracket);   /* '}' or ']' */
 void json_key(struct json *j, const char *name);
-void json_str(struct json *j, struct span s);    /* asserts UTF-8; jansson has taken json_string */
+void json_str(struct json *j, struct span s); /* asserts UTF-8; jansson has taken json_string */
 void json_u64(struct json *j, uint64_t v);
 void json_i64(struct json *j, int64_t v);
-void json_double(struct json *j, double v);      /* infinities and NaN become null */
+void json_double(struct json *j, double v); /* infinities and NaN become null */
 void json_bool(struct json *j, bool v);
 /* "name":"key" where the key is UTF-8, else "name_base64":"...". */
 void json_field_key(struct json *j, const char *name, struct span key);

@@ -4,12 +4,12 @@
 
 #include <stdint.h>
 
-#define KEY_LEN_MAX 4096u            /* bytes of a key; 1 is the least */
+#define KEY_LEN_MAX 4096u                    /* bytes of a key; 1 is the least */
 #define VALUE_SIZE_DEFAULT_MAX (64ull << 20) /* max_value_size where cluster.json does not say */
-#define VALUE_SIZE_LIMIT (1ull << 40) /* no configuration may ask for more */
-#define CHUNK_SIZE (1u << 20)        /* a value has one checksum per chunk of this size */
-#define INLINE_VALUE_MAX (64u << 10) /* larger values are kept in a file of their own */
-#define RECENT_MAX 32u               /* operation ids remembered in a record */
+#define VALUE_SIZE_LIMIT (1ull << 40)        /* no configuration may ask for more */
+#define CHUNK_SIZE (1u << 20)                /* a value has one checksum per chunk of this size */
+#define INLINE_VALUE_MAX (64u << 10)         /* larger values are kept in a file of their own */
+#define RECENT_MAX 32u                       /* operation ids remembered in a record */
 /* content type and extended attributes of one record, encoded */
 #define ATTRS_LEN_MAX (128u << 10)
 #define ATTR_NAME_LEN_MAX 255u
@@ -17,11 +17,11 @@
 #define NODE_ID_LEN_MAX 255u
 #define VIRTUAL_NODES_DEFAULT 100u
 #define VIRTUAL_NODES_MAX 10000u
-#define LIST_LIMIT_DEFAULT 1000u     /* entries of one listing answer */
+#define LIST_LIMIT_DEFAULT 1000u /* entries of one listing answer */
 #define LIST_LIMIT_MAX 10000u
 /* bytes of a listing's entries from which on it ends: a page of long keys has fewer */
 #define LIST_LEN_MAX (4u << 20)
-#define FILE_NAME_LEN_MAX 255u       /* NAME_MAX of the mount */
+#define FILE_NAME_LEN_MAX 255u /* NAME_MAX of the mount */
 
 #define TIMEOUT_DEFAULT_MS 5000u
 #define RECORD_LEN_MAX (ATTRS_LEN_MAX + 4096u + 8u * (uint32_t)(VALUE_SIZE_LIMIT / CHUNK_SIZE))

@@ -10,7 +10,7 @@ struct list {
 };
 
 /* The struct that contains `member` at address `ptr`. */
-#define container_of(ptr, type, member) ((type *)(void *)((char *)(ptr) - offsetof(type, member)))
+#define container_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
 static inline void list_init(struct list *l)
 {

@@ -12,11 +12,11 @@
 #include <stdint.h>
 
 enum vote {
-    VOTE_IDLE,    /* not asked */
-    VOTE_ASKED,   /* no answer yet */
-    VOTE_YES,     /* promise, accepted, state */
-    VOTE_NO,      /* refused: knows a higher ballot */
-    VOTE_FAILED,  /* no usable answer: timeout, refused connection, damaged, recovering */
+    VOTE_IDLE,   /* not asked */
+    VOTE_ASKED,  /* no answer yet */
+    VOTE_YES,    /* promise, accepted, state */
+    VOTE_NO,     /* refused: knows a higher ballot */
+    VOTE_FAILED, /* no usable answer: timeout, refused connection, damaged, recovering */
 };
 
 enum tally_state {
@@ -27,9 +27,9 @@ enum tally_state {
 
 struct tally {
     unsigned n, need;
-    enum vote *votes;              /* n */
-    uint64_t *incarnations;        /* n: who answered; 0 = has not */
-    uint64_t *newest;              /* n: the newest incarnation of each that any answer named */
+    enum vote *votes;       /* n */
+    uint64_t *incarnations; /* n: who answered; 0 = has not */
+    uint64_t *newest;       /* n: the newest incarnation of each that any answer named */
 };
 
 /* n replicas, need of which make a majority. 0 or -ENOMEM. */

@@ -13,8 +13,8 @@
  *   -ENOENT 404, -EFBIG 413, -ENAMETOOLONG 414, -EINVAL 400, -ENOSPC 507, -EIO 500, -ETIMEDOUT 504,
  *   -EEXIST 412 ...
  */
-unsigned status_from_errno(int err); /* negative errno or 0 to HTTP; unknown ones 500 */
-int status_to_errno(unsigned status);  /* 2xx: 0; unknown ones -EIO */
+unsigned status_from_errno(int err);        /* negative errno or 0 to HTTP; unknown ones 500 */
+int status_to_errno(unsigned status);       /* 2xx: 0; unknown ones -EIO */
 const char *status_reason(unsigned status); /* "Not Found"; static */
 
 #endif

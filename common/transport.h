@@ -20,9 +20,9 @@ struct transport;
  */
 struct call {
     unsigned node;
-    struct span head;      /* encoded message head */
-    struct value body;     /* value bytes behind it; borrowed */
-    uint64_t deadline_us;  /* clock->mono_us: ended with -ETIMEDOUT then */
+    struct span head;     /* encoded message head */
+    struct value body;    /* value bytes behind it; borrowed */
+    uint64_t deadline_us; /* clock->mono_us: ended with -ETIMEDOUT then */
     /*
      * Comes exactly once. err 0: answer holds the whole body of the node's answer, whatever its
      * HTTP status; done owns that reference. Else answer is NULL: -ETIMEDOUT, -ECONNREFUSED,
@@ -30,14 +30,14 @@ struct call {
      */
     void (*done)(struct call *c, int err, struct blob *answer);
 
-    struct list link;      /* the transport's, as is priv */
+    struct list link; /* the transport's, as is priv */
     void *priv;
 };
 
 struct timer {
     void (*fire)(struct timer *t);
-    uint64_t due_us;       /* while armed */
-    size_t slot;           /* the transport's; 0: not armed */
+    uint64_t due_us; /* while armed */
+    size_t slot;     /* the transport's; 0: not armed */
 };
 
 struct transport_ops {

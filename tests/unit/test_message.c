@@ -499,7 +499,7 @@ static void ballots_that_must_be_are_there(void **state)
     struct buf b = {0};
 
     message_encode(&b, &w->requests[0]); /* PREPARE under no ballot */
-    memset(b.data + b.len - 32, 0, 16); /* before length and checksum */
+    memset(b.data + b.len - 32, 0, 16);  /* before length and checksum */
     assert_int_equal(decode_resealed(&b, decode_request), -EBADMSG);
     buf_clear(&b);
     message_encode(&b, &w->requests[3]); /* the value of no version */

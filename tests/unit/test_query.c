@@ -10,7 +10,6 @@
 #include <cmocka.h>
 #include "common/base64.h"
 
-
 /* Parses with the two parameters that there are. */
 static int parse(const char *query, struct query_param p[2], struct err *err)
 {
