@@ -18,15 +18,30 @@ done
 bash deps.sh test || { echo "0 passed, 1 failed"; exit 1; }
 
 passed=0 failed=0
+# What of ours runs or is mounted: it must be the same afterwards.
+ours() {
+    pgrep -af "^$top/build(-asan)?/(node/kvnode|fs/kvfs)" || true
+    findmnt -rn -t fuse.kvfs -o TARGET || true
+}
+before=$(ours | sort)
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
+
+# count WORD TAG LOG: claims that a script reported with WORD, and what cmocka summed up behind [ TAG ].
+count() {
+    awk -v word="$1 " -v tag="$2" '
+        index($0, word) == 1 { n++ }
+        $1 == "[" && $2 == tag && $4 ~ /^[0-9]+$/ && $5 ~ /^test/ { n += $4 }
+        END { print n + 0 }' "$3"
+}
 
 # note NAME STATUS LOG: adds up what one test printed.
 note() {
     local name=$1 status=$2 log=$3 good bad
-    good=$(($(grep -c '^ok ' "$log") + $(sed -n 's/^\[  PASSED  \] \([0-9]*\) test(s).*/\1/p' "$log" | paste -sd+ | sed 's/^$/0/' | bc_sum)))
-    bad=$(($(grep -c '^not ok ' "$log") + $(sed -n 's/^\[  FAILED  \] \([0-9]*\) test(s).*/\1/p' "$log" | paste -sd+ | sed 's/^$/0/' | bc_sum)))
-    # A test that crashed, ran into its limit, or printed no result at all has failed, whatever it counted before.
+    good=$(count ok PASSED "$log")
+    bad=$(count "not ok" FAILED "$log")
+    # A test that crashed, ran into its limit, or printed no result at all has failed, whatever it
+    # counted before.
     if { [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; } || [ $((good + bad)) -eq 0 ]; then
         bad=$((bad + 1))
         echo "not ok $name ended with status $status"
@@ -39,7 +54,6 @@ note() {
         echo "$name: $good ok ($SECONDS s)"
     fi
 }
-bc_sum() { local line; read -r line; echo $((line)); }
 
 run() {
     local name=$1 limit=$2
@@ -88,10 +102,9 @@ if [ -z "$quick" ]; then
     fi
 fi
 
-# Nothing of ours may be left behind.
-left=$(pgrep -af "^$top/build(-asan)?/(node/kvnode|fs/kvfs)" || true)
-if [ -n "$left" ] && [ -z "$filter" ]; then
-    echo "not ok nothing is left running: $left"
+left=$(comm -13 <(echo "$before") <(ours | sort))
+if [ -n "$left" ]; then
+    echo "not ok nothing is left running or mounted: $left"
     failed=$((failed + 1))
 fi
 echo "$passed passed, $failed failed"
