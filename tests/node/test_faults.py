@@ -68,28 +68,49 @@ def seen_by(ops):
 
 
 def judged(ops):
-    """Leaves out what can make no difference: a write whose outcome is unknown, and that nobody saw, need not be."""
+    """The operations to put in order, and when each hidden write began.
+
+    A write whose outcome is unknown and whose token nobody saw may have been there for a while, or never. All it can
+    have made is that an absent key was there, for a delete that found one or a create that was refused.
+    """
     seen = seen_by(ops)
-    kept = []
+    kept, hidden = [], []
     for op in ops:
         if op.out == "none" or (op.kind == "get" and op.out != "ok"):
             continue
         if op.out == "unknown" and op.kind != "delete":
             if op.token not in seen:
+                if op.kind != "match":  # that one needs a value, and leaves one
+                    hidden.append(op.start)
                 continue
             op.out, op.end = "ok", seen[op.token]
         kept.append(op)
-    return sorted(kept, key=lambda op: op.start)
+    return sorted(kept, key=lambda op: op.start), sorted(hidden)
 
 
-def linearizable(ops):
-    """Wing and Gong's search, depth first, over (operations done, value); ops from judged()."""
+HIDDEN = ("a write that nobody saw",)
+
+
+def steps(op, value, used, hidden):
+    """What may be after op, done at once on this value: pairs (value, hidden writes used)."""
+    fits, after = step(op, value)
+    after = [(after, used)] * fits + [(value, used)] * (op.out == "unknown")
+    if not fits and value is None and (op.kind, op.out) in (("delete", "ok"), ("create", "failed")):
+        # Any that had begun does, and using the latest leaves the most for others.
+        began = [i for i, start in enumerate(hidden) if start <= op.end and i not in used]
+        if began:
+            after.append((step(op, HIDDEN)[1], used | {began[-1]}))
+    return after
+
+
+def linearizable(ops, hidden=()):
+    """Wing and Gong's search, depth first, over (operations done, value, hidden writes used); both from judged()."""
     n = len(ops)
-    first = (0, frozenset(), None)  # all below the number are done, and these above it; the value
+    first = (0, frozenset(), None, frozenset())  # all below the number are done, and these above it
     stack, known = [first], {first}
     furthest = 0
     while stack:
-        low, done, value = stack.pop()
+        low, done, value, used = stack.pop()
         furthest = max(furthest, low)
         ahead, limit = [], NEVER
         for i in range(low, n):
@@ -103,14 +124,13 @@ def linearizable(ops):
         for i in reversed(ahead):
             if ops[i].start > limit:
                 continue
-            fits, after = step(ops[i], value)
-            for v in [after] * fits + [value] * (ops[i].out == "unknown"):
+            for v, u in steps(ops[i], value, used, hidden):
                 l, d = low, done | {i}
                 while l in d:
                     d, l = d - {l}, l + 1
-                if (l, d, v) not in known:
-                    known.add((l, d, v))
-                    stack.append((l, d, v))
+                if (l, d, v, u) not in known:
+                    known.add((l, d, v, u))
+                    stack.append((l, d, v, u))
     return False, furthest
 
 
@@ -123,7 +143,7 @@ def judge_of_the_judge():
         return o
 
     def verdict(*ops):
-        return linearizable(judged(ops))[0]
+        return linearizable(*judged(ops))[0]
 
     put = op(0, 1, "put", "a")
     assert verdict(put, op(2, 3, "get", value=("a",)))
@@ -137,6 +157,12 @@ def judge_of_the_judge():
     assert verdict(put, op(2, NEVER, "append", "b", out="unknown"), op(8, 9, "get", value=("a", "b")))
     assert verdict(put, op(2, NEVER, "delete", out="unknown"), op(8, 9, "get", value=None))
     assert not verdict(put, op(2, 3, "append", "b", out="none"), op(8, 9, "get", value=("a", "b"))), "a certain nothing"
+    gone, hidden = [put, op(2, 3, "delete")], op(4, NEVER, "append", "b", out="unknown")
+    assert verdict(*gone, hidden, op(6, 7, "delete")), "the second removed what nobody saw"
+    assert verdict(*gone, hidden, op(6, 7, "create", "c", out="failed"), op(8, 9, "delete"))
+    assert not verdict(*gone, hidden, op(6, 7, "delete"), op(8, 9, "delete")), "and only once"
+    assert not verdict(*gone, op(6, 7, "delete"), op(8, NEVER, "put", "b", out="unknown")), "not before it began"
+    assert not verdict(*gone, op(4, NEVER, "match", "b", out="unknown", old=("a",)), op(6, 7, "delete"))
 
 
 # --- clients --------------------------------------------------------------------------------------
@@ -281,12 +307,13 @@ def last_reads(c, histories):
 
 
 def verdict(key, ops):
-    ops = judged(ops)
-    good, furthest = linearizable(ops)
+    everything = sorted(ops, key=lambda op: op.start)
+    ops, hidden = judged(ops)
+    good, furthest = linearizable(ops, hidden)
     if not good:
         path = f"/tmp/kvtest-faults-{os.getpid()}-{key}.txt"
         with open(path, "w", encoding="utf-8") as f:
-            f.writelines(f"{'>>> ' if i == furthest else ''}{op}\n" for i, op in enumerate(ops))
+            f.writelines(f"{'>>> ' if op is ops[furthest] else ''}{op}\n" for op in everything)
         raise AssertionError(f"seed {SEED}: operations of {key} up to number {furthest} fit, no further: {path}")
 
 
