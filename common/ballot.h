@@ -15,7 +15,12 @@ struct ballot {
 
 #define BALLOT_NONE ((struct ballot){0, 0}) /* the version of a key never written */
 #define BALLOT_PROPOSER_MAX UINT64_MAX      /* no client has it: floors are (counter, this) */
-#define BALLOT_TEXT_LEN 34                  /* "%016x-%016x" and NUL */
+/*
+ * Counters above are refused, and not believed: they come from no clock (microseconds: the year
+ * 294,000), and one of them would use up those that remain.
+ */
+#define BALLOT_COUNTER_MAX (UINT64_C(1) << 63)
+#define BALLOT_TEXT_LEN 34 /* "%016x-%016x" and NUL */
 
 /* <0, 0, >0: by counter, then proposer. */
 static inline int ballot_cmp(struct ballot a, struct ballot b)

@@ -1,9 +1,10 @@
 /*
  * client.c - what all operations of the client share: ballots, the order in which replicas are
- * asked, deadlines; and HELLO.
+ * asked, deadlines.
  *
- * The parts, in reading order: op.h (op, round, leg), round.c, this file, client_read.c,
- * client_write.c, listing.c.
+ * The parts, in reading order: op.h (op, round, leg), round.c, this file, client_ask.c,
+ * read.h (client_read.c, read_peek.c), write.h (client_write.c, write_accept.c, client_settle.c),
+ * client_mend.c, background.c, listing.c.
  */
 #include "common/client.h"
 
@@ -35,6 +36,7 @@ int client_new(const struct client_opts *opts, struct client **out)
     c->rng = opts->seed;
     list_init(&c->waiting);
     turns_init(&c->turns);
+    background_init(&c->background);
     *out = c;
     return 0;
 }
@@ -75,7 +77,7 @@ struct ballot client_ballot(struct client *c)
 
 void client_saw(struct client *c, struct ballot b)
 {
-    if (b.counter > c->seen)
+    if (b.counter > c->seen && b.counter <= BALLOT_COUNTER_MAX)
         c->seen = b.counter;
 }
 
@@ -90,7 +92,7 @@ unsigned client_order(const struct client *c, struct span key, unsigned *nodes)
     unsigned n = ring_n_replicas(c->opts.ring), up = 0, at = 0;
 
     for (unsigned i = 0; i < n; i++)
-        if (health_up(c->opts.health, replicas[i]))
+        if (health_fit(c->opts.health, replicas[i]))
             nodes[up++] = replicas[i];
     at = up;
     for (unsigned i = 0; i < n && at < n; i++) {
@@ -258,6 +260,16 @@ uint32_t op_left_ms(const struct op *op)
     return op->deadline_us > now ? (uint32_t)((op->deadline_us - now) / 1000 + 1) : 1;
 }
 
+void op_add_bytes(struct op *op, uint64_t size)
+{
+    if (size == 0)
+        return;
+    if (op->check_us == UINT64_MAX)
+        op->check_us = op->deadline_us;
+    op->deadline_us += size * 1000000u / BYTES_PER_SECOND_PLANNED;
+    op_rearm(op);
+}
+
 void op_fail_soon(struct op *op, int err)
 {
     op->failed = err;
@@ -266,8 +278,21 @@ void op_fail_soon(struct op *op, int err)
 
 void op_cancel(struct op *op)
 {
+    if (op->c->at_once) {
+        op->on_end(op, -EINTR);
+        return;
+    }
     op->cancelled = true;
     op_rearm(op);
+}
+
+void op_end_now(struct op *op)
+{
+    struct client *c = op->c;
+
+    c->at_once = true;
+    op->on_end(op, -EINTR);
+    c->at_once = false;
 }
 
 uint64_t op_backoff_us(struct op *op, unsigned tries)
@@ -277,63 +302,4 @@ uint64_t op_backoff_us(struct op *op, unsigned tries)
     while (tries-- > 0 && most < BACKOFF_MAX_US)
         most *= 2;
     return BACKOFF_MIN_US + client_random(op->c) % most;
-}
-
-/* --- HELLO ------------------------------------------------------------------------------------ */
-
-struct hello_op {
-    struct op op;
-    hello_done_fn *done;
-    void *arg;
-};
-
-static void hello_finish(struct hello_op *h, int err, const struct answer *a)
-{
-    struct hello_result res = {.err = err};
-
-    if (a != NULL)
-        res.answer = *a;
-    h->done(h->arg, &res);
-    op_fini(&h->op);
-    free(h);
-}
-
-static void on_hello_answer(struct round *r, struct leg *leg)
-{
-    struct hello_op *h = container_of(r->op, struct hello_op, op);
-    int err = leg->err;
-
-    if (err == 0 && leg->ans.kind != ANS_HELLO)
-        err = -EBADMSG;
-    hello_finish(h, err, leg->body != NULL ? &leg->ans : NULL);
-}
-
-static void hello_end(struct op *op, int err)
-{
-    hello_finish(container_of(op, struct hello_op, op), err, NULL);
-}
-
-struct op *client_hello(struct client *c, const struct hello_args *args, hello_done_fn *done,
-                        void *arg)
-{
-    struct hello_op *h = calloc(1, sizeof *h);
-    struct message m = {.kind = MSG_HELLO,
-                        .node = args->self,
-                        .incarnation = args->incarnation,
-                        .recovering = args->recovering};
-    struct round *r;
-
-    if (h == NULL || op_init(&h->op, c, span_of(NULL, 0), OP_OF_NODE, args->timeout_ms, 0) < 0) {
-        free(h);
-        return NULL;
-    }
-    h->done = done;
-    h->arg = arg;
-    h->op.on_end = hello_end;
-    r = round_new(&h->op, span_of(NULL, 0), &args->node, 1, 1, 1, on_hello_answer);
-    if (r == NULL)
-        op_fail_soon(&h->op, -ENOMEM);
-    else
-        round_send(r, 0, &m);
-    return &h->op;
 }

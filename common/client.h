@@ -35,8 +35,13 @@ struct client_opts {
 
 int client_new(const struct client_opts *opts, struct client **out);
 /*
- * No operation may be under way that has not called done(); late answers of finished ones must have
- * come (free the transport first).
+ * After READs the client looks for replicas that are behind, and mends them in the background. This
+ * ends that for good, at once. Not from inside a done().
+ */
+void client_stop_background(struct client *c);
+/*
+ * Stop its background first; no operation may be under way that has not called done(); late answers
+ * of finished ones must have come (free the transport before).
  */
 void client_free(struct client *c);
 
@@ -161,7 +166,8 @@ struct list_result {
     unsigned n;
     /*
      * n times entry_encode: live keys and prefixes in byte order (read with entry_next()); never
-     * one of each for one name
+     * one of each for one name. ENTRY_DAMAGED: a key, live or not, that too many replicas find
+     * damaged for the others to settle it
      */
     struct buf entries;
     bool more;
@@ -172,13 +178,72 @@ struct op *client_list(struct client *c, const struct list_args *args, list_done
                        void *arg);
 void list_result_fini(struct list_result *r);
 
+/* --- repair (docs/protocol.md) ---------------------------------------------------------------- */
+
+/* One message to one node, for what is no operation on a key by its replicas. */
+struct ask_args {
+    unsigned node;
+    const struct message *m; /* ring and deadlines are filled in; borrowed during the call */
+    struct value body;       /* of an ACCEPT; borrowed during the call (its blob is referenced) */
+    uint32_t timeout_ms;
+};
+struct ask_result {
+    /* 0, or as the node's status or the transport say: -EHOSTDOWN, -EBADMSG, -EAGAIN, ... */
+    int err;
+    struct err why;
+    const struct answer *answer; /* NULL where none came; borrowed until done() returns, as are: */
+    struct value value;          /* READ: verified bytes of the record in the answer */
+    struct span entries;         /* LIST, KEYS: for entry_next() */
+};
+typedef void ask_done_fn(void *arg, struct ask_result *res);
+struct op *client_ask(struct client *c, const struct ask_args *args, ask_done_fn *done, void *arg);
+
+/*
+ * A WRITE that changes nothing: gives the newest record a fresh ballot, whatever a majority holds
+ * already, with a counter above `above`; and waits for the other replicas until its timeout ends.
+ * res->reports tell who stored it. It overtakes promises that were made and not kept, and it heals
+ * a replica whose record is damaged, which accepts only what is above all that it can have had.
+ */
+struct settle_args {
+    struct span key;
+    uint64_t above;
+    uint32_t timeout_ms;
+};
+struct op *client_settle(struct client *c, const struct settle_args *args, write_done_fn *done,
+                         void *arg);
+
+/*
+ * Asks every replica of the key what it has, and brings those behind up to the newest by ACCEPT
+ * under the record's own ballot: the original message, arriving late. Where that is refused (a
+ * promise stands above it) or a replica's record is damaged, by client_settle(). A tombstone with a
+ * counter below old_counter is not brought to a replica that has nothing: it is about to be
+ * dropped.
+ */
+struct mend_args {
+    struct span key;
+    uint64_t old_counter;
+    uint32_t timeout_ms;
+};
+struct mend_result {
+    int err; /* 0: all replicas hold `version` now, or it is an old tombstone. -EHOSTDOWN, ... */
+    struct err why;
+    struct ballot version;
+    uint32_t flags;
+    uint64_t size;
+    unsigned n_mended;  /* replicas that were brought up to it */
+    bool old_tombstone; /* each holds this one or nothing */
+};
+typedef void mend_done_fn(void *arg, struct mend_result *res);
+struct op *client_mend(struct client *c, const struct mend_args *args, mend_done_fn *done,
+                       void *arg);
+
 /* --- health ----------------------------------------------------------------------------------- */
 
 struct hello_args {
     unsigned node;        /* whom to ask */
     uint32_t self;        /* who asks: index in the ring or MESSAGE_NODE_NONE */
     uint64_t incarnation; /* of self */
-    bool recovering;
+    uint8_t state;        /* of self: enum node_state */
     uint32_t timeout_ms;
 };
 struct hello_result {

@@ -15,50 +15,51 @@
  * A read with a pin is only the last of these: whoever holds that version will do, for a version
  * never changes.
  */
-#include <assert.h>
+#include "common/read.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/op.h"
+static void read_try(struct read_op *rd);
+static void on_read_answer(struct round *r, struct leg *leg);
 
-struct read_op {
-    struct op op;
-    bool want_value, peek;
-    uint64_t offset, length;
-    struct ballot pin;
-    read_done_fn *done;
-    void *arg;
-
-    /* nodes[0..n_replicas) are the key's; up to n_nodes the others, for peek */
-    unsigned n_replicas, n_nodes;
-    unsigned *nodes;
-    /* who answered: n_behind whom to mend, then n_agree that hold the newest, in these lives */
-    unsigned *told;
-    uint64_t *lives;
-    unsigned n_behind, n_agree;
-    bool *answered; /* scratch, by node index: for ring_covered() */
-    unsigned tries;
-    void (*after_fetch)(struct read_op *rd); /* what to do with the value once it has come */
-    struct op *sub;     /* a fetch, a settling write or a listing under way for this op */
-    int ending;         /* the op ends with this as soon as sub has ended */
-    unsigned value_leg; /* of the present round: who was asked for the value last */
-    struct read_result res;
-};
-
-static void read_finish(struct read_op *rd, int err)
+static void read_free(struct read_op *rd)
 {
-    rd->res.err = err;
-    if (err < 0)
-        value_fini(&rd->res.value);
-    rd->done(rd->arg, &rd->res);
-    read_result_fini(&rd->res);
-    op_fini(&rd->op);
     free(rd->nodes);
     free(rd->told);
+    free(rd->left);
     free(rd->lives);
     free(rd->answered);
     free(rd);
+}
+
+/* Of a READ that has been answered: what it saw, or did not look at, is cared for afterwards. */
+static void read_repair(struct read_op *rd, struct ballot version, uint64_t size)
+{
+    struct span key = buf_span(&rd->op.key);
+
+    if (rd->mend)
+        background_mend(rd->op.c, key, size);
+    else if (rd->n_left > 0)
+        background_check(rd->op.c, key, version, size, rd->left, rd->n_left);
+}
+
+void read_finish(struct read_op *rd, int err)
+{
+    const struct record *rec = &rd->res.rec.rec;
+    struct ballot version = rec->version;
+    uint64_t size = rec->size;
+
+    rd->res.err = err;
+    if (err < 0)
+        value_fini(&rd->res.value);
+    rd->done(rd->arg, &rd->res); /* may take the record away */
+    read_result_fini(&rd->res);
+    if (err == 0 && ballot_is_none(rd->pin))
+        read_repair(rd, version, size);
+    op_fini(&rd->op);
+    read_free(rd);
 }
 
 void read_result_fini(struct read_result *r)
@@ -87,164 +88,46 @@ static void read_end(struct op *op, int err)
     op_cancel(rd->sub);
 }
 
-/* The round cannot succeed: remember why, and try again after a pause unless trying is in vain. */
+/*
+ * The round cannot succeed: remember why, and try again after a pause unless trying is in vain.
+ *
+ * Where damage is in the way, that is mended meanwhile, as far as it can be; and a replica whose
+ * value alone is bad can still tell its version: at once, first the versions, and then the bytes
+ * from whoever has them whole.
+ */
 static void read_retry(struct read_op *rd)
 {
     int err = -EHOSTDOWN;
+    bool damaged = false;
 
     if (rd->op.round != NULL) {
         round_explain(rd->op.round, &rd->res.why);
         err = round_verdict(rd->op.round);
+        damaged = rd->op.round->on_answer == on_read_answer && round_found_damage(rd->op.round);
     }
+    if (damaged)
+        background_mend(rd->op.c, buf_span(&rd->op.key), 0);
     round_drop(&rd->op);
     if (err != -EHOSTDOWN) {
         read_finish(rd, err);
+        return;
+    }
+    if (damaged && rd->want_value && !rd->apart) {
+        rd->apart = true;
+        read_try(rd);
         return;
     }
     op_wake_at(&rd->op,
                transport_now_us(rd->op.c->opts.transport) + op_backoff_us(&rd->op, rd->tries++));
 }
 
-/* --- peek: is there anything below the key? --------------------------------------------------- */
-
-static bool leg_counts(const struct round *r, unsigned i)
+bool read_leg_counts(const struct round *r, unsigned i)
 {
     const struct leg *leg = &r->legs[i];
 
     if (!leg->ended || leg->err != 0 || leg->ans.kind != ANS_STATE)
         return false;
     return i >= r->n_votes || tally_of(&r->tally, i) == VOTE_YES;
-}
-
-/* Did a majority of the replicas of this leg's child name the very same child? */
-static bool child_confirmed(const struct read_op *rd, const struct round *r, const struct leg *leg)
-{
-    const struct ring *ring = rd->op.c->opts.ring;
-    unsigned n = 0;
-
-    for (unsigned i = 0; i < r->n; i++) {
-        const struct leg *other = &r->legs[i];
-
-        if (leg_counts(r, i) && other->ans.has_peek &&
-            ring_is_replica(ring, leg->ans.peek.key, other->node) &&
-            span_eq(other->ans.peek.key, leg->ans.peek.key) &&
-            ballot_cmp(other->ans.peek.version, leg->ans.peek.version) == 0)
-            n++;
-    }
-    return n >= ring_majority(ring);
-}
-
-/*
- * Surely no child, without looking: each node holds all keys, a majority know of the very same
- * deletions there, and nobody of anything else.
- */
-static bool children_are_dead(const struct read_op *rd, const struct round *r)
-{
-    const struct ring *ring = rd->op.c->opts.ring;
-    bool dead = false;
-
-    if (ring_n_replicas(ring) < ring_n_nodes(ring))
-        return false;
-    for (unsigned i = 0; i < r->n; i++) {
-        const struct entry *e = &r->legs[i].ans.peek;
-        unsigned n = 0;
-
-        if (!leg_counts(r, i) || !r->legs[i].ans.has_peek)
-            continue;
-        if (!(e->flags & RECORD_TOMBSTONE))
-            return false;
-        for (unsigned k = 0; k < r->n; k++) {
-            const struct answer *other = &r->legs[k].ans;
-
-            n += leg_counts(r, k) && other->has_peek && span_eq(other->peek.key, e->key) &&
-                 other->peek.flags == e->flags && other->peek.rdev == e->rdev;
-        }
-        dead |= n >= ring_majority(ring);
-    }
-    return dead;
-}
-
-static int read_set_child(struct read_op *rd, const struct entry *e)
-{
-    buf_clear(&rd->res.child_key);
-    buf_add_span(&rd->res.child_key, e->key);
-    if (rd->res.child_key.err != 0)
-        return -ENOMEM;
-    rd->res.child = *e;
-    rd->res.child.key = buf_span(&rd->res.child_key);
-    rd->res.has_child = true;
-    return 0;
-}
-
-static void on_children(void *arg, struct list_result *list)
-{
-    struct read_op *rd = arg;
-    struct cursor c = cursor_of(buf_span(&list->entries));
-    struct entry e;
-    int err = list->err;
-
-    rd->sub = NULL;
-    if (rd->ending != 0) {
-        read_finish(rd, rd->ending);
-        return;
-    }
-    if (err == 0 && list->n > 0) {
-        err = entry_next(&c, &e) == 1 ? read_set_child(rd, &e) : -EBADMSG;
-    }
-    if (err < 0)
-        rd->res.why = list->why;
-    read_finish(rd, err);
-}
-
-/* Nodes named different children, or not enough named the same: a settled listing decides. */
-static void read_children(struct read_op *rd)
-{
-    struct buf prefix = {0};
-    struct list_args args = {.limit = 1, .timeout_ms = op_left_ms(&rd->op)};
-
-    buf_add_span(&prefix, buf_span(&rd->op.key));
-    buf_u8(&prefix, '/');
-    args.prefix = buf_span(&prefix);
-    if (prefix.err == 0)
-        rd->sub = client_list(rd->op.c, &args, on_children, rd);
-    buf_fini(&prefix);
-    if (rd->sub == NULL)
-        read_finish(rd, -ENOMEM);
-}
-
-/*
- * What the asking round said of children is looked at while that round is still there; here only
- * its outcome is left: child_key is set (confirmed), or has_child says that a listing must decide.
- */
-static void read_peek(struct read_op *rd)
-{
-    round_drop(&rd->op);
-    if (rd->peek && rd->res.has_child && rd->res.child_key.len == 0) {
-        rd->res.has_child = false;
-        read_children(rd);
-        return;
-    }
-    read_finish(rd, 0);
-}
-
-static int read_note_children(struct read_op *rd, const struct round *r)
-{
-    bool any = false;
-
-    rd->res.has_child = false;
-    buf_clear(&rd->res.child_key);
-    for (unsigned i = 0; i < r->n; i++) {
-        const struct leg *leg = &r->legs[i];
-
-        if (!leg_counts(r, i) || !leg->ans.has_peek)
-            continue;
-        any = true;
-        if (!(leg->ans.peek.flags & RECORD_TOMBSTONE) && child_confirmed(rd, r, leg))
-            return read_set_child(rd, &leg->ans.peek);
-    }
-    /* child_key stays empty: see read_peek() */
-    rd->res.has_child = any && !children_are_dead(rd, r);
-    return 0;
 }
 
 /* --- fetch: the value of a known version ------------------------------------------------------ */
@@ -349,18 +232,6 @@ static void on_nothing_written(void *arg, struct write_result *res)
     read_settled(rd);
 }
 
-/* Wakes the op when all that have not answered its round count as slow: one may have frozen. */
-static void read_lose_patience(struct read_op *rd, const struct round *r)
-{
-    uint64_t until = 0;
-
-    for (unsigned i = 0; i < r->n; i++) {
-        if (r->legs[i].sent && !r->legs[i].ended && r->legs[i].slow_us > until)
-            until = r->legs[i].slow_us;
-    }
-    op_wake_at(&rd->op, until);
-}
-
 /* A newer ballot is about: only a round of our own can settle what it left. */
 static void read_settle_by_write(struct read_op *rd)
 {
@@ -377,8 +248,7 @@ static void on_mended(struct round *r, struct leg *leg)
 {
     struct read_op *rd = container_of(r->op, struct read_op, op);
 
-    if (leg->err == 0 && leg->ans.kind == ANS_REFUSE)
-        client_saw(rd->op.c, leg->ans.ballot);
+    (void)leg;
     if (tally_state(&r->tally) != TALLY_WAIT)
         op_wake_at(&rd->op, UINT64_MAX);
     switch (tally_state(&r->tally)) {
@@ -421,7 +291,7 @@ static void read_mend(struct read_op *rd)
     /* They count, unless it turns out now that one has lost its disk since. */
     for (unsigned i = rd->n_behind; i < n; i++)
         round_agreed(r, i, rd->lives[i]);
-    read_lose_patience(rd, r);
+    op_wake_at(&rd->op, round_slow_us(r));
 }
 
 /* --- ask -------------------------------------------------------------------------------------- */
@@ -454,6 +324,32 @@ static const struct leg *read_sort_answers(struct read_op *rd, const struct roun
     return with_value;
 }
 
+static void on_late_answer(struct round *r, struct leg *leg)
+{
+    bool votes = leg < r->legs + r->n_votes; /* the others have nothing of the key */
+
+    if (votes && background_is_behind(leg, r->late_version))
+        background_mend(r->c, buf_span(&r->key), r->late_size);
+}
+
+/* Who lacks the newest version, or may lack it, beyond those that this READ will mend itself. */
+static void read_note_others(struct read_op *rd, struct round *r, const struct record *newest)
+{
+    rd->n_left = 0;
+    rd->mend = rd->apart || (rd->n_behind > 0 && rd->n_agree >= r->tally.need);
+    for (unsigned i = 0; i < r->n_votes; i++) {
+        const struct leg *leg = &r->legs[i];
+
+        if (!leg->sent)
+            rd->left[rd->n_left++] = leg->node;
+        else if (leg->ended && is_damage(leg->err))
+            rd->mend = true;
+    }
+    r->late_version = newest->version;
+    r->late_size = newest->size;
+    r->on_late = on_late_answer;
+}
+
 /* A majority of the replicas has answered: which version is it? */
 static void read_decide(struct read_op *rd, struct round *r)
 {
@@ -471,6 +367,7 @@ static void read_decide(struct read_op *rd, struct round *r)
     }
     op_wake_at(&rd->op, UINT64_MAX); /* no more hedging */
     with_value = read_sort_answers(rd, r, top->ans.record.version);
+    read_note_others(rd, r, &top->ans.record);
     record_copy_fini(&rd->res.rec);
     err = record_copy(&top->ans.record, &rd->res.rec);
     if (err == 0 && rd->peek)
@@ -499,7 +396,7 @@ static void read_send(struct read_op *rd, struct round *r, unsigned i, bool hurr
     const struct leg *asked = &r->legs[rd->value_leg];
     bool coming = asked->sent && (asked->ended ? asked->ans.has_value : !hurry);
 
-    if (rd->want_value && i < r->n_votes && !coming) {
+    if (rd->want_value && !rd->apart && i < r->n_votes && !coming) {
         m.flags |= MSG_WANT_VALUE;
         m.offset = rd->offset;
         m.length = rd->length;
@@ -523,7 +420,7 @@ static bool read_covered(struct read_op *rd, const struct round *r, bool pending
     memset(rd->answered, 0, ring_n_nodes(ring) * sizeof *rd->answered);
     for (unsigned i = 0; i < r->n; i++)
         rd->answered[r->legs[i].node] =
-            leg_counts(r, i) || (pending && r->legs[i].sent && !r->legs[i].ended);
+            read_leg_counts(r, i) || (pending && r->legs[i].sent && !r->legs[i].ended);
     return ring_covered(ring, rd->answered);
 }
 
@@ -583,7 +480,7 @@ static void on_pinned_answer(struct round *r, struct leg *leg)
         else
             read_retry(rd);
     } else {
-        read_lose_patience(rd, r);
+        op_wake_at(&rd->op, round_slow_us(r));
     }
 }
 
@@ -636,15 +533,13 @@ struct op *client_read(struct client *c, const struct read_args *args, read_done
         return NULL;
     rd->nodes = calloc(all, sizeof *rd->nodes);
     rd->told = calloc(n, sizeof *rd->told);
+    rd->left = calloc(n, sizeof *rd->left);
     rd->lives = calloc(n, sizeof *rd->lives);
     rd->answered = calloc(all, sizeof *rd->answered);
-    if (rd->nodes == NULL || rd->told == NULL || rd->lives == NULL || rd->answered == NULL ||
+    if (rd->nodes == NULL || rd->told == NULL || rd->left == NULL || rd->lives == NULL ||
+        rd->answered == NULL ||
         op_init(&rd->op, c, args->key, OP_OF_KEY, args->timeout_ms, size) < 0) {
-        free(rd->nodes);
-        free(rd->told);
-        free(rd->lives);
-        free(rd->answered);
-        free(rd);
+        read_free(rd);
         return NULL;
     }
     rd->want_value = args->want_value && args->length > 0;

@@ -15,76 +15,22 @@
  *
  * Writes of one key take turns: turns.h.
  */
-#include <assert.h>
+#include "common/write.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/op.h"
-#include "common/roots.h"
-
 #define SENT_PAUSE_US 200u
 
-enum accept_for {
-    FOR_WRITE,       /* the new record */
-    FOR_DONE_BEFORE, /* settle cur: an earlier try of this very operation is in it */
-    FOR_CONDITION,   /* settle cur: the condition failed on it */
-};
-
-struct write_op {
-    struct op op;
-    edit_fn *edit;
-    void *ctx;
-    bool want_value;
-    uint32_t report_wait_ms;
-    write_done_fn *done;
-    void *arg;
-
-    unsigned n;             /* replicas */
-    unsigned *nodes;        /* in the order of asking; constant from the first try on */
-    unsigned n_up;          /* nodes[0..n_up) have been asked in this try */
-    struct report *reports; /* by ring order */
-
-    struct turn turn; /* until the outcome is clear; while it waits nothing was sent */
-
-    uint64_t id; /* of the operation: in `recent` of what it led to */
-    unsigned tries;
-    bool preparing;         /* which of the two rounds is the present one */
-    struct ballot ballot;   /* of this try */
-    struct record_copy cur; /* what this try builds on */
-    struct value cur_value; /* its bytes, where they were needed */
-    bool have_cur_value;
-    bool agreed;               /* a majority of the promises named cur: it was chosen */
-    bool sent;                 /* ACCEPTs of the new record went out that may still be chosen */
-    struct ballot sent_ballot; /* of the last of them */
-    bool replaced_live;        /* what that replaces is a live record */
-    struct roots roots;        /* of all that they replace */
-
-    enum accept_for purpose;
-    int condition; /* FOR_CONDITION: what edit returned */
-    struct draft draft;
-    struct buf sums;         /* of sums_of, and of draft.value while that is the same */
-    struct value sums_of;    /* owns a reference: other bytes cannot come to stand in its place */
-    bool same_value;         /* this ACCEPT carries no value */
-    bool stored;             /* the quorum has it: only waiting for the report */
-    struct op *sub;          /* a fetch under way ... */
-    struct ballot fetch_pin; /* ... of this version */
-    int ending;
-    struct write_result res;
-};
-
 static void write_judge(struct write_op *w);
-static void write_accept(struct write_op *w);
-static void write_fetch(struct write_op *w, struct ballot pin);
-static void accept_send(struct write_op *w, struct round *r, unsigned i);
 
 void write_result_fini(struct write_result *r)
 {
     record_copy_fini(&r->rec);
 }
 
-/* Its outcome is clear: the next write of the key may begin. */
-static void turn_over(struct write_op *w)
+void write_turn_over(struct write_op *w)
 {
     struct client *c = w->op.c;
     struct turn *next = turns_leave(&c->turns, &w->turn);
@@ -94,9 +40,9 @@ static void turn_over(struct write_op *w)
                    transport_now_us(c->opts.transport));
 }
 
-static void write_finish(struct write_op *w, int err)
+void write_finish(struct write_op *w, int err)
 {
-    turn_over(w);
+    write_turn_over(w);
     w->res.err = err;
     /*
      * That all ACCEPTs were refused proves nothing: what was refused may be the second copy of a
@@ -118,8 +64,7 @@ static void write_finish(struct write_op *w, int err)
     free(w);
 }
 
-/* Success, or a failed condition: the record that it is about goes along. */
-static void write_finish_with(struct write_op *w, int err, const struct record *rec)
+void write_finish_with(struct write_op *w, int err, const struct record *rec)
 {
     if (record_copy(rec, &w->res.rec) < 0 && err == 0)
         w->res.rec = (struct record_copy){0}; /* it is stored all the same */
@@ -132,7 +77,7 @@ static void write_end(struct op *op, int err)
 {
     struct write_op *w = container_of(op, struct write_op, op);
 
-    if (w->stored) {
+    if (w->stored && w->sub == NULL) {
         write_finish(w, 0);
         return;
     }
@@ -160,8 +105,7 @@ static uint64_t write_pause_us(struct write_op *w)
     return w->sent ? client_random(w->op.c) % SENT_PAUSE_US : op_backoff_us(&w->op, w->tries++);
 }
 
-/* Another try after a pause; or the end, when the round failed in a way that no try will mend. */
-static void write_retry(struct write_op *w)
+void write_retry(struct write_op *w)
 {
     struct op *op = &w->op;
     int err = -EHOSTDOWN;
@@ -169,6 +113,8 @@ static void write_retry(struct write_op *w)
     if (op->round != NULL) {
         round_explain(op->round, &w->res.why);
         err = round_verdict(op->round);
+        if (w->preparing && round_found_damage(op->round)) /* it may be all that is in the way */
+            background_mend(op->c, buf_span(&op->key), 0);
     }
     round_drop(op);
     if (err != -EHOSTDOWN) {
@@ -183,7 +129,7 @@ static void write_retry(struct write_op *w)
  * usual, the others are asked as well: one of the former may have frozen, one of the latter may be
  * back. And where one has refused, only silence keeps this try alive: it is given up then.
  */
-static void write_hedge_later(struct write_op *w)
+void write_hedge_later(struct write_op *w)
 {
     const struct client *c = w->op.c;
     bool lost = tally_count(&w->op.round->tally, VOTE_NO) > 0;
@@ -196,153 +142,6 @@ static void write_hedge_later(struct write_op *w)
     }
     op_wake_at(&w->op,
                w->n_up < w->n || lost ? transport_now_us(c->opts.transport) + wait : UINT64_MAX);
-}
-
-/* --- accept ----------------------------------------------------------------------------------- */
-
-static struct report *report_of(struct write_op *w, unsigned node)
-{
-    for (unsigned i = 0; i < w->n; i++)
-        if (w->reports[i].node == node)
-            return &w->reports[i];
-    assert(!"a leg of the round is a replica of the key");
-    return NULL;
-}
-
-static void report_leg(struct write_op *w, const struct leg *leg)
-{
-    struct report *rep = report_of(w, leg->node);
-
-    if (leg->err == 0 && leg->ans.kind == ANS_ACCEPTED) {
-        bool first = true;
-
-        for (unsigned i = 0; i < w->n; i++)
-            first &= w->reports[i].state != REPORT_OK;
-        if (first)
-            w->res.primary = leg->node;
-        rep->state = REPORT_OK;
-        rep->err = 0;
-    } else {
-        rep->state = REPORT_FAILED;
-        rep->err = leg->err != 0 ? leg->err : -ECANCELED;
-    }
-}
-
-/* The majority stored it. */
-static void write_accepted(struct write_op *w, struct round *r)
-{
-    struct op *op = &w->op;
-
-    if (w->purpose == FOR_CONDITION) {
-        write_finish_with(w, w->condition, &w->draft.rec);
-        return;
-    }
-    w->res.existed = w->replaced_live;
-    if (w->report_wait_ms > 0 && round_awaits(r)) {
-        if (!w->stored) {
-            uint64_t until = transport_now_us(op->c->opts.transport) + 1000ull * w->report_wait_ms;
-
-            w->stored = record_copy(&w->draft.rec, &w->res.rec) == 0;
-            if (!w->stored) {
-                write_finish(w, 0);
-                return;
-            }
-            op_wake_at(op, until);
-            turn_over(w);
-        }
-        return;
-    }
-    if (w->stored)
-        write_finish(w, 0);
-    else
-        write_finish_with(w, 0, &w->draft.rec);
-}
-
-static bool anyone_needs_value(const struct round *r)
-{
-    for (unsigned i = 0; i < r->n; i++)
-        if (r->legs[i].ended && r->legs[i].err == 0 && r->legs[i].ans.kind == ANS_NEED_VALUE)
-            return true;
-    return false;
-}
-
-/* This ballot will not make it. */
-static void write_accept_lost(struct write_op *w, const struct round *r)
-{
-    /*
-     * Those that lack the value get it, under the same ballot: it is the same message with its
-     * value written out. Whoever took the message holds these bytes under its version now.
-     */
-    if (w->same_value && anyone_needs_value(r))
-        write_fetch(w, w->ballot);
-    else
-        write_retry(w);
-}
-
-static void on_accept_answer(struct round *r, struct leg *leg)
-{
-    struct write_op *w = container_of(r->op, struct write_op, op);
-
-    if (leg->err == 0 && leg->ans.kind == ANS_REFUSE)
-        client_saw(w->op.c, leg->ans.ballot);
-    report_leg(w, leg);
-    while (tally_count(&r->tally, VOTE_YES) + tally_count(&r->tally, VOTE_ASKED) < r->tally.need &&
-           w->n_up < w->n)
-        accept_send(w, r, w->n_up++);
-    switch (tally_state(&r->tally)) {
-    case TALLY_MET:
-        write_accepted(w, r);
-        break;
-    case TALLY_LOST:
-        write_accept_lost(w, r);
-        break;
-    case TALLY_WAIT:
-        write_hedge_later(w);
-        break;
-    }
-}
-
-static void accept_send(struct write_op *w, struct round *r, unsigned i)
-{
-    struct message m = {.kind = MSG_ACCEPT, .record = w->draft.rec};
-
-    if (w->same_value) {
-        m.flags = MSG_SAME_VALUE;
-        m.pin = w->cur.rec.version;
-    }
-    report_of(w, r->legs[i].node)->state = REPORT_PENDING;
-    round_send(r, i, &m);
-}
-
-/*
- * Sends draft under this try's ballot to all replicas thought to be up, or to all where those are
- * no majority.
- */
-static void write_accept(struct write_op *w)
-{
-    struct op *op = &w->op;
-    struct round *r;
-
-    w->same_value = w->draft.same_value && w->draft.rec.size > 0 && !w->have_cur_value;
-    if (w->draft.same_value && w->have_cur_value) {
-        value_fini(&w->draft.value);
-        w->draft.value = value_ref(w->cur_value);
-    }
-    r = round_new(op, buf_span(&op->key), w->nodes, w->n, w->n, ring_majority(op->c->opts.ring),
-                  on_accept_answer);
-    if (r == NULL) {
-        write_finish(w, -ENOMEM);
-        return;
-    }
-    if (!w->same_value && w->draft.rec.size > 0)
-        r->body = value_ref(w->draft.value);
-    for (unsigned i = 0; i < w->n; i++) {
-        w->reports[i].state = REPORT_FAILED;
-        w->reports[i].err = -EHOSTDOWN; /* until it is asked */
-    }
-    for (unsigned i = 0; i < w->n_up; i++)
-        accept_send(w, r, i);
-    write_hedge_later(w);
 }
 
 /* --- judge ------------------------------------------------------------------------------------ */
@@ -421,6 +220,10 @@ static void write_judge(struct write_op *w)
     const struct record *cur = &w->cur.rec;
     int err;
 
+    if (w->settling) {
+        draft_settle(w, FOR_SETTLING);
+        return;
+    }
     if (w->sent) {
         if (record_is_recent(cur, w->id)) {
             draft_settle(w, FOR_DONE_BEFORE);
@@ -471,8 +274,8 @@ static void on_fetched(void *arg, struct read_result *got)
     struct write_op *w = arg;
 
     w->sub = NULL;
-    if (w->ending != 0) {
-        write_finish(w, w->ending);
+    if (w->ending != 0 || (w->stored && got->err < 0)) {
+        write_finish(w, w->stored ? 0 : w->ending);
         return;
     }
     if (got->err < 0) {
@@ -489,14 +292,15 @@ static void on_fetched(void *arg, struct read_result *got)
     w->cur_value = got->value;
     got->value = (struct value){0};
     w->have_cur_value = true;
-    if (ballot_cmp(w->draft.rec.version, w->ballot) == 0)
+    if (w->stored)
+        settle_bring_value(w);
+    else if (ballot_cmp(w->draft.rec.version, w->ballot) == 0)
         write_accept(w); /* the draft stood already, and only its value was missing */
     else
         write_judge(w);
 }
 
-/* Brings the bytes of cur, which are there under the version pin. */
-static void write_fetch(struct write_op *w, struct ballot pin)
+void write_fetch(struct write_op *w, struct ballot pin)
 {
     struct read_args args = {
         .key = buf_span(&w->op.key),
@@ -506,6 +310,8 @@ static void write_fetch(struct write_op *w, struct ballot pin)
         .timeout_ms = op_left_ms(&w->op),
     };
 
+    if (w->settling) /* here, and to those that lack them */
+        op_add_bytes(&w->op, 2 * w->cur.rec.size);
     w->fetch_pin = pin;
     round_drop(&w->op);
     op_wake_at(&w->op, UINT64_MAX);
@@ -563,11 +369,11 @@ static void prepare_send(struct write_op *w, struct round *r, unsigned i)
 
     /*
      * A small value comes from all: whoever answers first has it. One copy of a large one is
-     * enough.
+     * enough; and a settling asks for it only when a replica turns out to lack it.
      */
-    if (w->want_value) {
+    if (w->want_value || w->settling) {
         m.flags = MSG_WANT_VALUE;
-        m.length = i == 0 ? UINT64_MAX : INLINE_VALUE_MAX;
+        m.length = i == 0 && w->want_value ? UINT64_MAX : INLINE_VALUE_MAX;
     }
     round_send(r, i, &m);
 }
@@ -576,8 +382,7 @@ static void on_prepare_answer(struct round *r, struct leg *leg)
 {
     struct write_op *w = container_of(r->op, struct write_op, op);
 
-    if (leg->err == 0 && leg->ans.kind == ANS_REFUSE)
-        client_saw(w->op.c, leg->ans.ballot);
+    (void)leg;
     /* Those thought to be down are asked after all when the others do not suffice. */
     while (tally_count(&r->tally, VOTE_YES) + tally_count(&r->tally, VOTE_ASKED) < r->tally.need &&
            w->n_up < w->n)
@@ -621,23 +426,23 @@ static void write_wake(struct op *op)
 {
     struct write_op *w = container_of(op, struct write_op, op);
 
-    if (w->stored) {
+    if (w->stored && w->settling) {
+        settle_stored(w);
+    } else if (w->stored) {
         write_finish(w, 0); /* the others took too long to be reported of */
     } else if (op->round == NULL) {
         w->turn.waiting = false;
         write_try(w);
     } else if (w->n_up < w->n) {
-        while (w->n_up < w->n) {
-            if (w->preparing)
-                prepare_send(w, op->round, w->n_up++);
-            else
-                accept_send(w, op->round, w->n_up++);
-        }
+        if (!w->preparing)
+            write_accept_others(w);
+        while (w->n_up < w->n)
+            prepare_send(w, op->round, w->n_up++);
         write_hedge_later(w);
     } else if (w->preparing) {
         write_retry(w);
     } else {
-        write_accept_lost(w, op->round);
+        write_accept_lost(w);
     }
 }
 
@@ -645,7 +450,7 @@ static void write_wake(struct op *op)
  * Waits for its turn half of its timeout at most: the write before it may be stuck. And not at all
  * where too few replicas are up: what fails has to tell which ones did not answer.
  */
-static void write_start(struct write_op *w)
+void write_start(struct write_op *w)
 {
     struct op *op = &w->op;
     struct span key = buf_span(&op->key);
@@ -659,19 +464,19 @@ static void write_start(struct write_op *w)
         write_try(w);
 }
 
-struct op *client_write(struct client *c, const struct write_args *args, write_done_fn *done,
-                        void *arg)
+struct write_op *write_new(struct client *c, struct span key, uint32_t timeout_ms, uint64_t size,
+                           write_done_fn *done, void *arg)
 {
     struct write_op *w = calloc(1, sizeof *w);
     unsigned n = ring_n_replicas(c->opts.ring);
-    const unsigned *replicas = ring_replicas(c->opts.ring, args->key);
+    const unsigned *replicas = ring_replicas(c->opts.ring, key);
 
     if (w == NULL)
         return NULL;
     w->nodes = calloc(n, sizeof *w->nodes);
     w->reports = calloc(n, sizeof *w->reports);
     if (w->nodes == NULL || w->reports == NULL ||
-        op_init(&w->op, c, args->key, OP_OF_KEY, args->timeout_ms, args->size_hint) < 0) {
+        op_init(&w->op, c, key, OP_OF_KEY, timeout_ms, size) < 0) {
         free(w->nodes);
         free(w->reports);
         free(w);
@@ -680,15 +485,25 @@ struct op *client_write(struct client *c, const struct write_args *args, write_d
     for (unsigned i = 0; i < n; i++)
         w->reports[i].node = replicas[i];
     w->n = n;
-    w->edit = args->edit;
-    w->ctx = args->ctx;
-    w->want_value = args->want_value;
-    w->report_wait_ms = args->report_wait_ms;
     w->done = done;
     w->arg = arg;
     w->id = client_random(c);
     w->op.on_end = write_end;
     w->op.on_wake = write_wake;
+    return w;
+}
+
+struct op *client_write(struct client *c, const struct write_args *args, write_done_fn *done,
+                        void *arg)
+{
+    struct write_op *w = write_new(c, args->key, args->timeout_ms, args->size_hint, done, arg);
+
+    if (w == NULL)
+        return NULL;
+    w->edit = args->edit;
+    w->ctx = args->ctx;
+    w->want_value = args->want_value;
+    w->report_wait_ms = args->report_wait_ms;
     write_start(w);
     return &w->op;
 }

@@ -61,7 +61,7 @@ static void explain_probe(const struct hello_result *res, struct err *why)
         err_set(why, 0, "%.*s", (int)a->text.len, (const char *)a->text.data);
     else if (res->err < 0)
         err_set(why, 0, "%s", res->err == -ESTALE ? "another ring" : strerror(-res->err));
-    else if (a->recovering)
+    else if (a->recovering == NODE_RECOVERING)
         err_set(why, 0, "recovering");
 }
 
@@ -73,8 +73,8 @@ static void on_probed(void *arg, unsigned node, const struct hello_result *res)
     struct err why;
 
     explain_probe(res, &why);
-    if (res->err == 0 && c->opts.on_hello != NULL)
-        c->opts.on_hello(c->opts.on_hello_arg, node, &res->answer);
+    if (c->opts.on_hello != NULL)
+        c->opts.on_hello(c->opts.arg, node, res);
 
     pthread_mutex_lock(&c->ready_lock);
     is_news = differs && !sign->differs;
@@ -178,6 +178,7 @@ static int io_init(struct io *io, struct cluster *c)
     int err;
 
     io->c = c;
+    io->guest_idle = true;
     list_init(&io->active);
     pthread_mutex_init(&io->lock, NULL);
     c->n_ios++; /* from here on it is cluster_close() that cleans up */
@@ -207,17 +208,26 @@ static int io_start(struct io *io, unsigned i)
     char name[16];
     int err;
 
+    io->accepting = true; /* the guest may post as soon as it runs */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     err = -pthread_create(&io->thread, NULL, io_run, io);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (err < 0)
+    if (err < 0) {
+        io->accepting = false;
         return err;
+    }
     snprintf(name, sizeof(name), "kvfs-io-%u", i);
     pthread_setname_np(io->thread, name);
     io->started = true;
-    io->accepting = true;
     return 0;
+}
+
+static void say_self(void *arg, uint64_t *incarnation, uint8_t *state)
+{
+    struct cluster *c = arg;
+
+    c->opts.self_state(c->opts.arg, incarnation, state);
 }
 
 static int prober_start(struct cluster *c)
@@ -228,12 +238,24 @@ static int prober_start(struct cluster *c)
         .health = c->health,
         .n_nodes = c->opts.cfg->n_nodes,
         .self = c->opts.self,
-        .incarnation = c->opts.incarnation,
+        .self_state = c->opts.self_state != NULL ? say_self : NULL,
         .on_result = on_probed,
         .arg = c,
     };
 
     return prober_new(&opts, &c->prober);
+}
+
+static int guest_start(struct cluster *c)
+{
+    struct io *io = &c->ios[0];
+    int err = 0;
+
+    if (c->opts.guest_start != NULL)
+        err = c->opts.guest_start(c->opts.arg, io->client, io->transport);
+    if (err == 0)
+        io->guest_idle = c->opts.guest_start == NULL;
+    return err;
 }
 
 /*
@@ -275,7 +297,9 @@ static int cluster_init(struct cluster *c, unsigned n_threads)
     health_watch(c->health, on_health_changed, c);
     for (unsigned i = 0; i < n_threads && err == 0; i++)
         err = io_init(&c->ios[i], c);
-    return err < 0 ? err : prober_start(c);
+    if (err == 0)
+        err = prober_start(c);
+    return err < 0 ? err : guest_start(c);
 }
 
 int cluster_open(const struct cluster_opts *opts, struct cluster **out, struct err *err)
@@ -305,17 +329,42 @@ static void on_prober_idle(void *arg)
     io_stop_if_drained(arg);
 }
 
+static void on_guest_idle(void *arg)
+{
+    struct io *io = arg;
+
+    io->guest_idle = true;
+    io_stop_if_drained(io);
+}
+
 static void io_drain(struct loop_job *job)
 {
     struct io *io = container_of(job, struct io, drain);
     struct cluster *c = io->c;
 
-    io->draining = true;
     for (struct list *at = io->active.next; at != &io->active; at = at->next)
         op_cancel(container_of(at, struct task, link)->op);
+    client_stop_background(io->client);
     if (io == &c->ios[0])
         prober_stop(c->prober, on_prober_idle, io);
-    io_stop_if_drained(io);
+    io->draining = true; /* from here on the last part to become idle ends the loop */
+    if (!io->guest_idle)
+        c->opts.guest_stop(c->opts.arg, on_guest_idle, io);
+    else
+        io_stop_if_drained(io);
+}
+
+bool cluster_post(struct cluster *c, struct loop_job *job)
+{
+    struct io *io = &c->ios[0];
+    bool accepted;
+
+    pthread_mutex_lock(&io->lock);
+    accepted = io->accepting;
+    if (accepted)
+        transport_http_post(io->transport, job);
+    pthread_mutex_unlock(&io->lock);
+    return accepted;
 }
 
 static void io_fini(struct io *io)

@@ -8,6 +8,7 @@
 
 #include "common/client.h"
 #include "common/config.h"
+#include "common/loop.h"
 
 struct cluster;
 
@@ -15,11 +16,19 @@ struct cluster_opts {
     const struct config *cfg; /* borrowed */
     unsigned n_threads;       /* 0: a few, by the processors there are */
     uint32_t timeout_ms;
-    uint32_t self;        /* node index of this process or MESSAGE_NODE_NONE */
-    uint64_t incarnation; /* of self */
-    /* a prober's HELLO was answered; on an I/O thread; may be NULL */
-    void (*on_hello)(void *arg, unsigned node, const struct answer *a);
-    void *on_hello_arg;
+    uint32_t self; /* node index of this process or MESSAGE_NODE_NONE */
+    /* A node's own: what HELLO says of self; NULL for others. Any I/O thread, never blocks. */
+    void (*self_state)(void *arg, uint64_t *incarnation, uint8_t *state);
+    /* every result of the prober, on the guest's thread; may be NULL */
+    void (*on_hello)(void *arg, unsigned node, const struct hello_result *res);
+    /*
+     * What else lives on the prober's I/O thread, with its client; NULL: nothing. start: before
+     * the thread runs. stop: on it; calls idle(idle_arg) once, at once or later, when it has
+     * nothing under way any more.
+     */
+    int (*guest_start)(void *arg, struct client *client, struct transport *transport);
+    void (*guest_stop)(void *arg, void (*idle)(void *idle_arg), void *idle_arg);
+    void *arg; /* of all of these */
 };
 
 /* transport_http_setup() before. Starts the threads. */
@@ -34,6 +43,11 @@ struct health *cluster_health(struct cluster *c);
 const struct config *cluster_config(const struct cluster *c);
 /* Does the node hold another ring, by its last probe? Then with what it said. Any thread. */
 bool cluster_ring_differs(struct cluster *c, unsigned node, struct err *why);
+
+/*
+ * Runs job->fn on the guest's thread. Any thread; false: the cluster is stopping, it will not run.
+ */
+bool cluster_post(struct cluster *c, struct loop_job *job);
 
 /*
  * Asynchronous: from any thread; done() comes on an I/O thread and must not block. args and all it

@@ -17,7 +17,11 @@ void io_stop_if_drained(struct io *io)
 {
     struct cluster *c = io->c;
 
-    if (io->draining && list_empty(&io->active) && (io != &c->ios[0] || prober_idle(c->prober)))
+    bool idle = list_empty(&io->active) && io->guest_idle;
+
+    if (io == &c->ios[0])
+        idle = idle && prober_idle(c->prober);
+    if (io->draining && idle)
         transport_http_stop(io->transport);
 }
 

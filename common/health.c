@@ -147,6 +147,14 @@ void health_hello(struct health *h, unsigned node, uint64_t disk_free, uint64_t 
     n->disk_total = disk_total;
     n->n_keys = n_keys;
     n->recovering = recovering;
+    n->doubtful = false;
+    pthread_mutex_unlock(h->lock);
+}
+
+void health_refused(struct health *h, unsigned node)
+{
+    pthread_mutex_lock(h->lock);
+    h->nodes[node].doubtful = true;
     pthread_mutex_unlock(h->lock);
 }
 
@@ -168,6 +176,16 @@ bool health_up(const struct health *h, unsigned node)
     up = h->nodes[node].up;
     pthread_mutex_unlock(h->lock);
     return up;
+}
+
+bool health_fit(const struct health *h, unsigned node)
+{
+    bool fit;
+
+    pthread_mutex_lock(h->lock);
+    fit = h->nodes[node].up && !h->nodes[node].recovering;
+    pthread_mutex_unlock(h->lock);
+    return fit;
 }
 
 uint64_t health_hedge_us(const struct health *h, unsigned node)

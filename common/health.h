@@ -21,7 +21,8 @@ struct health_info {
     uint64_t node_clock_at_us; /* ... and when that came, by ours */
     uint64_t incarnation;
     uint64_t disk_free, disk_total, n_keys; /* from the last ANS_HELLO */
-    bool recovering;
+    bool recovering;                        /* by that, too: it does not vote, and is asked last */
+    bool doubtful;                          /* it answered 503 since: the next HELLO tells why */
 };
 
 int health_new(unsigned n_nodes, struct health **out); /* all nodes start as up, never seen */
@@ -46,10 +47,13 @@ void health_answered(struct health *h, unsigned node, uint64_t now_us, uint64_t 
 void health_failed(struct health *h, unsigned node, uint64_t now_us, int err);
 /* A call has waited for health_slow_us(), and so has every other: as if it had timed out. */
 void health_slow(struct health *h, unsigned node, uint64_t now_us);
+/* It answered that it cannot answer (503), as one does that is recovering. */
+void health_refused(struct health *h, unsigned node);
 void health_hello(struct health *h, unsigned node, uint64_t disk_free, uint64_t disk_total,
                   uint64_t n_keys, bool recovering);
 
 bool health_up(const struct health *h, unsigned node);
+bool health_fit(const struct health *h, unsigned node); /* up, and not recovering: it votes */
 struct health_info health_get(const struct health *h, unsigned node);
 /*
  * How long to wait for this node before asking another one as well: a few times its usual latency,
@@ -70,5 +74,7 @@ uint64_t health_node_deadline_ms(const struct health *h, unsigned node, uint64_t
 #define HEALTH_SLOW_MIN_US 300000u
 /* a node that is down, or was not heard of for so long, is sent a HELLO this often */
 #define HEALTH_PROBE_US 500000u
+/* and every node this often, by one that recovers */
+#define HEALTH_PROBE_RECOVERING_US 100000u
 
 #endif

@@ -7,7 +7,8 @@
  * hanging:
  *
  *   1. no I/O thread accepts another task (so that every one posted stands before step 2),
- *   2. each cancels its operations and the prober's; when the last has ended, its loop stops,
+ *   2. each ends what its client does in the background, and cancels its operations, the prober's
+ *      and the guest's; when the last has ended, its loop stops,
  *   3. the threads are joined,
  *   4. transports end the requests that outlived their operations; then all is freed.
  *
@@ -34,6 +35,7 @@ struct io {
 
     struct list active; /* tasks whose operation is under way; this thread's, as is: */
     bool draining;
+    bool guest_idle; /* or there is none here */
 
     pthread_mutex_t lock;
     bool accepting; /* under lock, which is held while a task is posted */
@@ -48,7 +50,7 @@ struct sign {
 struct cluster {
     struct cluster_opts opts;
     struct health *health;
-    struct prober *prober; /* on ios[0] */
+    struct prober *prober; /* on ios[0], as is the guest */
     _Atomic unsigned next_io;
 
     pthread_mutex_t ready_lock;

@@ -4,9 +4,9 @@
  * Every node lists what it holds; it suffices to hear as many as hold a majority of every replica
  * set (ring_covered). Each tells its keys in order up to some point; up to the least of these
  * points, the horizon, the merge knows of every key what each of its answering replicas has,
- * including nothing. What a majority of its replicas agree on is shown or left out at once. All
- * else is settled first: a key by a READ, a common prefix (whose nodes may each know another key
- * below it) by a small listing of its own, without roll-up.
+ * including nothing, or damage. What a majority of its replicas agree on is shown or left out at
+ * once. All else is settled first: a key by a READ, a common prefix (whose nodes may each know
+ * another key below it) by a small listing of its own, without roll-up.
  *
  *   ask -> page (merge into items, in order) -> settle the doubtful items, several at once -> emit;
  *   again, until the limit is met or the page has become long.
@@ -31,6 +31,7 @@ struct item {
     struct list_op *list;
     enum item_state state;
     bool is_prefix;
+    bool damaged;     /* for too many of its replicas that a READ could settle it now */
     struct buf bytes; /* ITEM_SHOW: the encoded entry; else the key or prefix */
     struct op *sub;   /* its settling under way */
 };
@@ -179,6 +180,11 @@ static void on_key_settled(void *arg, struct read_result *res)
         item_show(item, &e);
     } else if (res->err == 0) {
         item->state = ITEM_GONE;
+    } else if (item->damaged && (res->err == -EBADMSG || res->err == -EHOSTDOWN)) {
+        /* no reason to hide all other keys */
+        e = (struct entry){.key = buf_span(&item->bytes), .flags = ENTRY_DAMAGED};
+        item_show(item, &e);
+        res->err = 0;
     }
     item_settled(item, res->err, &res->why);
 }
@@ -220,6 +226,9 @@ static void list_settle_next(struct list_op *l)
             struct read_args args = {.key = buf_span(&item->bytes),
                                      .timeout_ms = op_left_ms(&l->op)};
 
+            if (item->damaged) /* it may be healed in time; but the listing is to end well */
+                args.timeout_ms = (args.timeout_ms + 1) / 2;
+
             item->sub = client_read(l->op.c, &args, on_key_settled, item);
         }
         if (item->sub == NULL) {
@@ -255,13 +264,13 @@ static int source_next(struct source *s)
 
 /*
  * What the answering replicas of the key have of it: settled, when a majority has the same newest
- * version.
+ * version. One that finds its record damaged says nothing, not even that it has none.
  */
 static enum item_state judge_key(const struct list_op *l, struct span name,
                                  const struct entry **out)
 {
     const struct ring *ring = l->op.c->opts.ring;
-    const struct entry *top = NULL;
+    const struct entry *top = NULL; /* a damaged one has version none */
     unsigned n_top = 0;
 
     for (unsigned i = 0; i < l->n_sources; i++) {
@@ -282,7 +291,7 @@ static enum item_state judge_key(const struct list_op *l, struct span name,
             n_top++;
     }
     *out = top;
-    if (n_top < ring_majority(ring))
+    if (n_top < ring_majority(ring) || (top->flags & ENTRY_DAMAGED))
         return ITEM_DOUBTFUL;
     return top->flags & RECORD_TOMBSTONE ? ITEM_GONE : ITEM_SHOW;
 }
@@ -331,7 +340,8 @@ static enum item_state judge_prefix(const struct list_op *l, struct span name,
         const struct source *s = &l->sources[i];
         unsigned n = 0;
 
-        if (!s->have || !span_eq(entry_name(&s->entry), name) || s->entry.flags & RECORD_TOMBSTONE)
+        if (!s->have || !span_eq(entry_name(&s->entry), name) ||
+            s->entry.flags & (RECORD_TOMBSTONE | ENTRY_DAMAGED))
             continue;
         for (unsigned k = 0; k < l->n_sources; k++) {
             const struct source *o = &l->sources[k];
@@ -346,6 +356,20 @@ static enum item_state judge_prefix(const struct list_op *l, struct span name,
         }
     }
     return group_is_dead(l, name) ? ITEM_GONE : ITEM_DOUBTFUL;
+}
+
+static bool is_damaged(const struct list_op *l, struct span name)
+{
+    const struct ring *ring = l->op.c->opts.ring;
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < l->n_sources; i++) {
+        const struct source *s = &l->sources[i];
+
+        n += s->have && (s->entry.flags & ENTRY_DAMAGED) && span_eq(entry_name(&s->entry), name) &&
+             ring_is_replica(ring, name, s->node);
+    }
+    return n > ring_n_replicas(ring) - ring_majority(ring);
 }
 
 /* The smallest name that any source has next; NULL data: none has any. */
@@ -377,6 +401,7 @@ static int add_item(struct list_op *l, struct span name, bool is_prefix)
         entry_encode(&item->bytes, e);
     else
         buf_add_span(&item->bytes, name);
+    item->damaged = !is_prefix && is_damaged(l, name);
     l->n_items++;
     return item->bytes.err;
 }
@@ -554,14 +579,14 @@ static void on_list_answer(struct round *r, struct leg *leg)
     }
 }
 
-/* Those thought to be up first, from a random one on, so that the work of listing is shared. */
+/* Those thought to be up and whole first, from a random one on, so that the work is shared. */
 static void list_order(struct list_op *l)
 {
     unsigned start = (unsigned)(client_random(l->op.c) % l->n_nodes), at = 0;
     bool *up = l->answered; /* sampled once: other loops change it meanwhile */
 
     for (unsigned i = 0; i < l->n_nodes; i++)
-        up[i] = health_up(l->op.c->opts.health, i);
+        up[i] = health_fit(l->op.c->opts.health, i);
     for (unsigned i = 0; i < l->n_nodes; i++)
         if (up[(start + i) % l->n_nodes])
             l->nodes[at++] = (start + i) % l->n_nodes;

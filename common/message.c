@@ -21,6 +21,7 @@
 #define FRAME_FIXED_LEN 8u /* magic, version, length of the head */
 #define FRAME_SUM_LEN 8u
 #define KNOWN_LEN 12u /* node index, incarnation */
+#define DIGEST_LEN 8u
 
 static const uint8_t request_magic[FRAME_MAGIC_LEN] = {'K', 'V', 'M'};
 static const uint8_t answer_magic[FRAME_MAGIC_LEN] = {'K', 'V', 'A'};
@@ -153,12 +154,15 @@ static uint32_t flags_of_kind(enum message_kind kind)
     case MSG_PREPARE:
         return MSG_WANT_VALUE;
     case MSG_ACCEPT:
-        return MSG_SAME_VALUE;
+        return MSG_SAME_VALUE | MSG_RESTORE;
     case MSG_READ:
         return MSG_WANT_VALUE | MSG_PEEK;
     case MSG_LIST:
         return MSG_DELIMITER;
     case MSG_HELLO:
+    case MSG_DIGEST:
+    case MSG_KEYS:
+    case MSG_DROP:
         return 0;
     }
     return 0;
@@ -170,6 +174,7 @@ static bool message_is_well_formed(const struct message *m)
         return false;
     switch (m->kind) {
     case MSG_PREPARE:
+    case MSG_DROP:
         return key_check(m->key) == 0 && !ballot_is_none(m->ballot);
     case MSG_ACCEPT:
         return key_check(m->key) == 0 && !ballot_is_none(m->record.version) &&
@@ -180,7 +185,13 @@ static bool message_is_well_formed(const struct message *m)
         return m->key.len <= KEY_LEN_MAX && m->start_after.len <= KEY_LEN_MAX && m->limit >= 1 &&
                m->limit <= LIST_LIMIT_MAX;
     case MSG_HELLO:
-        return m->key.len == 0;
+        return m->key.len == 0 && m->recovering <= NODE_RECOVERING;
+    case MSG_DIGEST:
+        return m->key.len == 0 && (m->group < DIGEST_GROUPS || m->group == MESSAGE_GROUP_NONE);
+    case MSG_KEYS:
+        return m->key.len == 0 && m->start_after.len <= KEY_LEN_MAX && m->limit >= 1 &&
+               m->limit <= LIST_LIMIT_MAX &&
+               (m->buckets.len == 0 || m->buckets.len == DIGEST_BUCKETS / 8);
     }
     return false;
 }
@@ -221,6 +232,20 @@ void message_encode(struct buf *out, const struct message *m)
         buf_u64(out, m->incarnation);
         buf_u8(out, m->recovering);
         break;
+    case MSG_DIGEST:
+        buf_u32(out, m->node);
+        buf_u32(out, m->group);
+        buf_u64(out, m->digest);
+        break;
+    case MSG_KEYS:
+        buf_u32(out, m->node);
+        buf_bytes16(out, m->buckets);
+        buf_bytes16(out, m->start_after);
+        buf_u32(out, m->limit);
+        break;
+    case MSG_DROP:
+        add_ballot(out, m->ballot);
+        break;
     }
     frame_end(out, start);
 }
@@ -257,6 +282,20 @@ static void get_message_fields(struct cursor *c, struct message *m)
         m->incarnation = cursor_u64(c);
         m->recovering = cursor_u8(c);
         break;
+    case MSG_DIGEST:
+        m->node = cursor_u32(c);
+        m->group = cursor_u32(c);
+        m->digest = cursor_u64(c);
+        break;
+    case MSG_KEYS:
+        m->node = cursor_u32(c);
+        m->buckets = cursor_bytes16(c);
+        m->start_after = cursor_bytes16(c);
+        m->limit = cursor_u32(c);
+        break;
+    case MSG_DROP:
+        m->ballot = get_ballot(c);
+        break;
     }
 }
 
@@ -287,7 +326,14 @@ int message_decode(struct span bytes, struct message *out, size_t *head_len)
 static bool answer_is_well_formed(const struct answer *a)
 {
     if (a->known.len != (size_t)KNOWN_LEN * a->n_known || a->kind < ANS_PROMISE ||
-        a->kind > ANS_ERROR)
+        a->kind > ANS_KEYS)
+        return false;
+    if (a->recovering > NODE_COFOUNDER)
+        return false;
+    if (a->kind == ANS_DIGEST && (a->n_digests != (a->same ? 0 : DIGEST_GROUPS) ||
+                                  a->digests.len != (size_t)DIGEST_LEN * a->n_digests))
+        return false;
+    if (a->kind == ANS_KEYS && (a->more != (a->next.len > 0) || a->next.len > KEY_LEN_MAX))
         return false;
     if (a->has_peek && a->kind != ANS_STATE)
         return false;
@@ -354,6 +400,16 @@ void answer_encode(struct buf *out, struct span key, const struct answer *a)
         buf_u32(out, a->status);
         buf_bytes32(out, a->text);
         break;
+    case ANS_DIGEST:
+        buf_u8(out, a->same);
+        buf_u32(out, a->n_digests);
+        buf_add_span(out, a->digests);
+        break;
+    case ANS_KEYS:
+        buf_u8(out, a->more);
+        buf_bytes16(out, a->next);
+        buf_u32(out, a->n_entries);
+        break;
     }
     frame_end(out, start);
 }
@@ -391,6 +447,16 @@ static void get_answer_fields(struct cursor *c, struct span key, struct answer *
         a->status = cursor_u32(c);
         a->text = cursor_bytes32(c);
         break;
+    case ANS_DIGEST:
+        a->same = get_bool(c);
+        a->n_digests = cursor_u32(c);
+        a->digests = cursor_bytes(c, (size_t)DIGEST_LEN * a->n_digests);
+        break;
+    case ANS_KEYS:
+        a->more = get_bool(c);
+        a->next = cursor_bytes16(c);
+        a->n_entries = cursor_u32(c);
+        break;
     }
 }
 
@@ -426,6 +492,15 @@ void answer_known(const struct answer *a, uint32_t i, uint32_t *node, uint64_t *
     *incarnation = cursor_u64(&c);
 }
 
+uint64_t answer_digest(const struct answer *a, uint32_t i)
+{
+    struct cursor c;
+
+    assert(i < a->n_digests && a->digests.len == (size_t)DIGEST_LEN * a->n_digests);
+    c = cursor_of(span_of(a->digests.data + (size_t)DIGEST_LEN * i, DIGEST_LEN));
+    return cursor_u64(&c);
+}
+
 void answer_add_known(struct buf *known, uint32_t node, uint64_t incarnation)
 {
     buf_u32(known, node);
@@ -436,7 +511,11 @@ void answer_add_known(struct buf *known, uint32_t node, uint64_t incarnation)
 
 static bool entry_is_well_formed(const struct entry *e)
 {
-    if (key_check(e->key) < 0 || e->prefix_len > e->key.len || ballot_is_none(e->version))
+    if (key_check(e->key) < 0 || e->prefix_len > e->key.len)
+        return false;
+    if (e->flags == ENTRY_DAMAGED)
+        return ballot_is_none(e->version) && e->size == 0 && e->rdev == 0;
+    if (ballot_is_none(e->version))
         return false;
     if (e->flags & ~(uint32_t)RECORD_TOMBSTONE || e->size > VALUE_SIZE_LIMIT)
         return false;
@@ -508,4 +587,9 @@ void entry_of_record(struct entry *out, struct span key, const struct record *r)
         .ctime_ns = r->ctime_ns,
         .atime_ns = r->atime_ns,
     };
+}
+
+void entry_of_damage(struct entry *out, struct span key)
+{
+    *out = (struct entry){.key = key, .flags = ENTRY_DAMAGED};
 }

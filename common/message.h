@@ -18,6 +18,9 @@ enum message_kind {
     MSG_READ,        /* key, offset, length, pin */
     MSG_LIST,        /* key = prefix, start_after, limit */
     MSG_HELLO,       /* sender's identity; also the health probe */
+    MSG_DIGEST,      /* node, group, digest: do we hold the same? (docs/protocol.md, Repair) */
+    MSG_KEYS,        /* node, buckets, start_after, limit: which keys, tombstones too */
+    MSG_DROP,        /* key, ballot: forget this tombstone, which all replicas hold */
 };
 
 enum message_flags {
@@ -26,9 +29,30 @@ enum message_flags {
     MSG_PEEK = 2,       /* READ: tell also the first live key under key + "/" */
     MSG_SAME_VALUE = 4, /* ACCEPT: no value follows; it is the one stored under version `pin` */
     MSG_DELIMITER = 8,  /* LIST: roll up what follows the next '/' behind the prefix */
+    /*
+     * ACCEPT, of a node to itself: the record was settled among the other replicas. A recovering
+     * node stores it whatever it promised; any other treats it as a plain ACCEPT.
+     */
+    MSG_RESTORE = 16,
 };
 
-#define MESSAGE_NODE_NONE UINT32_MAX /* the sender is no node of the ring */
+#define MESSAGE_NODE_NONE UINT32_MAX  /* the sender is no node of the ring */
+#define MESSAGE_GROUP_NONE UINT32_MAX /* DIGEST: of all groups */
+
+/* Digests of what two nodes share are a tree: all keys, groups of buckets, buckets (digests.h). */
+#define DIGEST_GROUPS 64u
+#define DIGEST_BUCKETS (DIGEST_GROUPS * 64u)
+
+/* HELLO: how much a node may say. */
+enum node_state {
+    NODE_WHOLE = 0,
+    NODE_RECOVERING = 1, /* its store is new; it does not vote */
+    /*
+     * Only in answers: whole, and it began in a new cluster in which also the node that asks, in
+     * the incarnation that it named, was new and empty.
+     */
+    NODE_COFOUNDER = 2,
+};
 
 struct message {
     enum message_kind kind;
@@ -38,17 +62,25 @@ struct message {
     /* in the receiver's own clock, from its last answer; 0: the sender has none yet */
     uint64_t deadline_ms;
     struct span key;
-    struct ballot ballot; /* PREPARE */
+    struct ballot ballot; /* PREPARE; DROP: the tombstone's version */
     /* READ: the value only if the version is this one (none: any); SAME_VALUE */
     struct ballot pin;
     struct record record; /* ACCEPT */
     /* READ: the wanted part of the value. PREPARE: only a value that is no longer than length */
     uint64_t offset, length;
-    struct span start_after; /* LIST: position in key order, exclusive; empty: from the start */
-    uint32_t limit;          /* LIST */
-    uint32_t node;           /* HELLO: index of the sender in the ring or MESSAGE_NODE_NONE */
-    uint64_t incarnation;    /* HELLO of a node: its incarnation */
-    uint8_t recovering;      /* HELLO of a node: it asks for floors (docs/protocol.md, Repair) */
+    /* LIST, KEYS: position in key order, exclusive; empty: from the start */
+    struct span start_after;
+    uint32_t limit; /* LIST, KEYS: entries */
+    /*
+     * HELLO: index of the sender in the ring or MESSAGE_NODE_NONE. DIGEST, KEYS: the node with
+     * which the keys are shared, usually the sender.
+     */
+    uint32_t node;
+    uint64_t incarnation; /* HELLO of a node: its incarnation */
+    uint8_t recovering;   /* HELLO of a node: enum node_state */
+    uint32_t group;       /* DIGEST: which group, or MESSAGE_GROUP_NONE for all of them */
+    uint64_t digest;      /* DIGEST: the sender's own, of the same */
+    struct span buckets;  /* KEYS: a bitmap of DIGEST_BUCKETS bits, lowest first; empty: all */
 };
 
 enum answer_kind {
@@ -60,7 +92,16 @@ enum answer_kind {
     ANS_LIST,       /* entries follow the head, see message_entry_next(); more */
     ANS_HELLO,      /* floor, disk_free, disk_total, n_keys */
     ANS_ERROR,      /* status, text */
+    ANS_DIGEST,     /* same; else n_digests of the groups, or of the group's buckets */
+    ANS_KEYS,       /* entries follow the head, as those of LIST; more, next */
 };
+
+/*
+ * Flag of an entry: this node's record of the key is damaged, or, of a rolled-up prefix, of some
+ * key below it, and none that it can read there is live. It has no other flag, and version none: it
+ * says nothing about the key, which other replicas must settle.
+ */
+#define ENTRY_DAMAGED (1u << 31)
 
 /* One line of a listing, of a key or of all keys below a common prefix. */
 struct entry {
@@ -92,13 +133,18 @@ struct answer {
     uint64_t value_offset;
     bool has_peek; /* a live key below key + "/" is here: */
     struct entry peek;
-    uint32_t n_entries; /* LIST */
-    bool more;          /* LIST: stopped at the limit; complete up to the last entry */
-    uint64_t floor;     /* HELLO: counters reserved by this node's promises */
+    uint32_t n_entries; /* LIST, KEYS */
+    /* LIST: stopped at the limit; complete up to the last entry. KEYS: complete up to next */
+    bool more;
+    struct span next; /* KEYS: start_after of the next page; a page may have no entries at all */
+    uint64_t floor;   /* HELLO: counters reserved by this node's promises */
     uint64_t disk_free, disk_total, n_keys;
-    uint8_t recovering;
-    uint32_t status;  /* ERROR: as in HTTP */
-    struct span text; /* ERROR: for people; of 421: the replicas as JSON */
+    uint8_t recovering;  /* HELLO: enum node_state */
+    bool same;           /* DIGEST: as the request's */
+    uint32_t n_digests;  /* DIGEST: DIGEST_GROUPS where not the same, else 0 */
+    struct span digests; /* n_digests times u64; see answer_digest() */
+    uint32_t status;     /* ERROR: as in HTTP */
+    struct span text;    /* ERROR: for people; of 421: the replicas as JSON */
 };
 
 /* Head of a request; value bytes are sent behind it. */
@@ -120,12 +166,16 @@ void answer_encode(struct buf *out, struct span key, const struct answer *a);
 int answer_decode(struct span bytes, struct span key, struct answer *out, size_t *head_len);
 /* The i-th pair of a->known. */
 void answer_known(const struct answer *a, uint32_t i, uint32_t *node, uint64_t *incarnation);
+/* The i-th of a->digests. */
+uint64_t answer_digest(const struct answer *a, uint32_t i);
 void answer_add_known(struct buf *known, uint32_t node, uint64_t incarnation);
 
 void entry_encode(struct buf *out, const struct entry *e);
-/* Next entry of an ANS_LIST body. 1: an entry (borrows), 0: the end, -EBADMSG. */
+/* Next entry of an ANS_LIST or ANS_KEYS body. 1: an entry (borrows), 0: the end, -EBADMSG. */
 int entry_next(struct cursor *c, struct entry *out);
 /* The entry of a record. */
 void entry_of_record(struct entry *out, struct span key, const struct record *r);
+/* Of a key whose record is damaged. */
+void entry_of_damage(struct entry *out, struct span key);
 
 #endif

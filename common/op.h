@@ -1,9 +1,9 @@
 /*
- * op.h - the inside of the client (client.c, client_read.c, client_write.c, listing.c and round.c
- * only): an operation under way, and the rounds of messages that it is made of.
+ * op.h - the inside of the client (client.c names its parts): an operation under way, and the
+ * rounds of messages that it is made of.
  *
- *   op      one READ, WRITE, listing or HELLO: from its start to its done(). Has one timer, for
- *           whatever comes next.
+ *   op      one READ, WRITE, listing, mending or question: from its start to its done(). Has one
+ *           timer, for whatever comes next.
  *   round   one message to several nodes, and their answers. An op has at most one that it listens
  *           to; when it has heard enough it lets go
  *           of the round, which lives on until the last of its calls has ended (the write goes on
@@ -13,18 +13,31 @@
 #ifndef KVFS_COMMON_OP_H
 #define KVFS_COMMON_OP_H
 
+#include <errno.h>
+
 #include "common/client.h"
 #include "common/quorum.h"
 #include "common/turns.h"
+
+/* Read repair (background.c). */
+struct background {
+    bool stopped;
+    struct list mends, checks; /* alive */
+    unsigned n_mends;
+    uint64_t mend_bytes; /* of the values of keys in mends */
+    uint64_t mends_paid_us, checks_paid_us;
+};
 
 struct client {
     struct client_opts opts;
     uint64_t rng;             /* state of splitmix64 */
     uint64_t seen;            /* the highest counter met or used: every ballot lies above it */
     unsigned n_ops, n_rounds; /* alive */
+    bool at_once;             /* see op_end_now() */
     struct list waiting;      /* legs under way, oldest first: who is slow? */
     struct timer slow_timer;
     struct turns turns; /* of writes */
+    struct background background;
 };
 
 uint64_t client_random(struct client *c);
@@ -32,8 +45,8 @@ struct ballot client_ballot(struct client *c); /* fresh: never used before by th
 void client_saw(struct client *c, struct ballot b);
 const char *client_node_name(const struct client *c, unsigned node);
 /*
- * The key's replicas, those thought to be up first, each group in ring order. Writes
- * ring_n_replicas() indexes; returns how many are up.
+ * The key's replicas, those thought to be up and whole first, each group in ring order. Writes
+ * ring_n_replicas() indexes; returns how many are.
  */
 unsigned client_order(const struct client *c, struct span key, unsigned *nodes);
 
@@ -78,12 +91,22 @@ void op_fini(struct op *op);
 void op_wake_at(struct op *op, uint64_t due_us);
 /* What is left of its time, for an operation that it starts itself; at least 1. */
 uint32_t op_left_ms(const struct op *op);
+/* Ends it with -EINTR from inside this call, as well as what it has started itself. */
+void op_end_now(struct op *op);
 /* Ends the op with err, from the loop. */
 void op_fail_soon(struct op *op, int err);
+/* More bytes are to travel than it began with: their time is added. */
+void op_add_bytes(struct op *op, uint64_t size);
 /* A pause before try number `tries`: random, growing, bounded. */
 uint64_t op_backoff_us(struct op *op, unsigned tries);
 
 /* --- round ------------------------------------------------------------------------------------ */
+
+/* Why there is no answer: a record or value is damaged; found by the client, or by the replica. */
+static inline bool is_damage(int err)
+{
+    return err == -EBADMSG || err == -EIO;
+}
 
 struct leg {
     struct round *round;
@@ -100,11 +123,16 @@ struct leg {
     struct value value; /* verified bytes that came behind the head; borrows from body */
 };
 
-/* Legs 0..n_votes-1 are replicas of the key and vote; the rest only answer. */
+/*
+ * Legs 0..n_votes-1 are replicas of the key and vote; the rest only answer.
+ */
 struct round {
     struct client *c;
     struct op *op; /* NULL: nobody listens any more */
     void (*on_answer)(struct round *r, struct leg *leg);
+    void (*on_late)(struct round *r, struct leg *leg); /* when nobody listens; may be NULL */
+    struct ballot late_version;                        /* for on_late: what the others hold */
+    uint64_t late_size;
     struct buf key;
     uint64_t deadline_us;
     unsigned in_flight;
@@ -137,6 +165,11 @@ unsigned round_next(const struct round *r);
 unsigned round_pending(const struct round *r); /* sent, not ended */
 /* Is an answer to come of a node thought to be up? One that is down was asked in need. */
 bool round_awaits(const struct round *r);
+/*
+ * When all that have not answered count as slow, and health was told: one may have frozen.
+ * UINT64_MAX: all have.
+ */
+uint64_t round_slow_us(const struct round *r);
 /* "2 of 3 needed, 1 answered; node-2: Connection refused" */
 void round_explain(const struct round *r, struct err *why);
 /*
@@ -145,10 +178,26 @@ void round_explain(const struct round *r, struct err *why);
  * replica), else -EHOSTDOWN.
  */
 int round_verdict(const struct round *r);
+/* Did a replica find the key damaged? */
+bool round_found_damage(const struct round *r);
 /*
  * The round is lost; but all who answered found damage, and others are still to answer: if those
  * find it too, that is the verdict, so they are waited for.
  */
 bool round_damage_awaited(const struct round *r);
+
+/* --- read repair (background.c) --------------------------------------------------------------- */
+
+void background_init(struct background *b);
+/*
+ * A READ found this version settled, with a value of that size, and did not ask these nodes, which
+ * are reordered: do they have it?
+ */
+void background_check(struct client *c, struct span key, struct ballot version, uint64_t size,
+                      unsigned *nodes, unsigned n);
+/* Some replica is behind, or damaged. size: of the value that may have to travel. */
+void background_mend(struct client *c, struct span key, uint64_t size);
+/* Does what the leg's node answered call for that? */
+bool background_is_behind(const struct leg *leg, struct ballot version);
 
 #endif

@@ -35,6 +35,24 @@ static void probe_again_at(struct probe *pr, uint64_t due_us)
     t->ops->timer_set(t, &pr->timer, due_us);
 }
 
+/* What to say of ourselves now. Returns whether we are recovering. */
+static bool self_state(const struct prober *p, uint64_t *incarnation, uint8_t *state)
+{
+    *incarnation = 0;
+    *state = NODE_WHOLE;
+    if (p->opts.self_state != NULL)
+        p->opts.self_state(p->opts.arg, incarnation, state);
+    return *state == NODE_RECOVERING;
+}
+
+static uint64_t probe_every_us(const struct prober *p)
+{
+    uint64_t incarnation;
+    uint8_t state;
+
+    return self_state(p, &incarnation, &state) ? HEALTH_PROBE_RECOVERING_US : HEALTH_PROBE_US;
+}
+
 static void on_hello(void *arg, struct hello_result *res)
 {
     struct probe *pr = arg;
@@ -43,7 +61,7 @@ static void on_hello(void *arg, struct hello_result *res)
     pr->op = NULL;
     p->n_under_way--;
     if (!p->stopped) {
-        probe_again_at(pr, transport_now_us(p->opts.transport) + HEALTH_PROBE_US);
+        probe_again_at(pr, transport_now_us(p->opts.transport) + probe_every_us(p));
         p->opts.on_result(p->opts.arg, pr->node, res);
     } else if (p->n_under_way == 0) {
         p->on_idle(p->on_idle_arg);
@@ -59,17 +77,18 @@ static void on_timer(struct timer *t)
     struct hello_args args = {
         .node = pr->node,
         .self = p->opts.self,
-        .incarnation = p->opts.incarnation,
         .timeout_ms = PROBE_TIMEOUT_MS,
     };
+    bool urgent = self_state(p, &args.incarnation, &args.state);
 
-    if (info.up && info.seen_us != 0 && now < info.seen_us + HEALTH_PROBE_US) {
+    if (!urgent && info.up && !info.recovering && !info.doubtful && info.seen_us != 0 &&
+        now < info.seen_us + HEALTH_PROBE_US) {
         probe_again_at(pr, info.seen_us + HEALTH_PROBE_US);
         return;
     }
     pr->op = client_hello(p->opts.client, &args, on_hello, pr);
     if (pr->op == NULL)
-        probe_again_at(pr, now + HEALTH_PROBE_US); /* no memory now */
+        probe_again_at(pr, now + probe_every_us(p)); /* no memory now */
     else
         p->n_under_way++;
 }

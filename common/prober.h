@@ -1,7 +1,10 @@
 /*
- * prober.h - keeps health current where no traffic does: sends HELLO to each node that is down or
- * was not heard of for HEALTH_PROBE_US, one at a time per node. Lives on one loop; all calls on its
- * thread, or while it does not run.
+ * prober.h - keeps health current where no traffic does: sends HELLO to each node that is down,
+ * recovering (or seems to be), or was not heard of for HEALTH_PROBE_US, one at a time per node.
+ * Lives on one loop; all calls on its thread, or while it does not run.
+ *
+ * While this process is a node that recovers, every node gets one each HEALTH_PROBE_RECOVERING_US:
+ * what they answer is what the recovery waits for.
  */
 #ifndef KVFS_COMMON_PROBER_H
 #define KVFS_COMMON_PROBER_H
@@ -16,10 +19,11 @@ struct prober_opts {
     struct health *health;
     unsigned n_nodes;
     uint32_t self; /* as in hello_args */
-    uint64_t incarnation;
+    /* What the next HELLO says of self; NULL where self is no node. */
+    void (*self_state)(void *arg, uint64_t *incarnation, uint8_t *state);
     /* Of every probe, however it ended; not after prober_stop(). */
     void (*on_result)(void *arg, unsigned node, const struct hello_result *res);
-    void *arg;
+    void *arg; /* of both */
 };
 
 /* The first probe of every node goes out as soon as the loop runs. 0 or -ENOMEM. */

@@ -371,6 +371,33 @@ bool ring_covered(const struct ring *r, const bool *answered)
     return true;
 }
 
+uint32_t ring_n_sets(const struct ring *r)
+{
+    return r->sets.n;
+}
+
+const unsigned *ring_set(const struct ring *r, uint32_t i)
+{
+    assert(i < r->sets.n);
+    return rows_get(&r->sets, i);
+}
+
+bool ring_shares(const struct ring *r, unsigned a, unsigned b)
+{
+    for (uint32_t set = 0; set < r->sets.n; set++) {
+        const unsigned *nodes = rows_get(&r->sets, set);
+        bool has_a = false, has_b = false;
+
+        for (unsigned i = 0; i < r->n_replicas; i++) {
+            has_a |= nodes[i] == a;
+            has_b |= nodes[i] == b;
+        }
+        if (has_a && has_b)
+            return true;
+    }
+    return false;
+}
+
 uint64_t ring_fingerprint(const struct ring *r)
 {
     return r->fingerprint;

@@ -48,6 +48,15 @@ bool ring_is_replica(const struct ring *r, struct span key, unsigned node);
 bool ring_covered(const struct ring *r, const bool *answered);
 
 /*
+ * The distinct sets of nodes that are the replicas of some key; ring_set() gives one's
+ * ring_n_replicas() node indexes in ascending order, borrowed until ring_free().
+ */
+uint32_t ring_n_sets(const struct ring *r);
+const unsigned *ring_set(const struct ring *r, uint32_t i);
+/* Is there a set with both? A node is in one with itself, where it has any keys at all. */
+bool ring_shares(const struct ring *r, unsigned a, unsigned b);
+
+/*
  * Identity of the placement: ids, virtual_nodes, hash, replication_factor. Equal rings place every
  * key alike.
  */

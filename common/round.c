@@ -16,6 +16,9 @@
 /* The slowest network that large values are planned for, in bytes per microsecond. */
 #define SLOWEST_BYTES_PER_US 8u
 
+/* After a call has become slow, its timer has told health by then. */
+#define SLOW_TOLD_US 1000u
+
 static void leg_done(struct call *call, int err, struct blob *answer);
 
 struct round *round_new(struct op *op, struct span key, const unsigned *nodes, unsigned n,
@@ -189,7 +192,7 @@ static int leg_decode(struct leg *leg, struct blob *body)
         leg->value = (struct value){leg->body, body->data + head_len, body->len - head_len};
         return record_verify(&leg->ans.record, leg->ans.value_offset, value_span(leg->value));
     }
-    if (leg->ans.kind == ANS_LIST)
+    if (leg->ans.kind == ANS_LIST || leg->ans.kind == ANS_KEYS)
         leg->value = (struct value){leg->body, body->data + head_len, body->len - head_len};
     else if (head_len != body->len)
         return -EBADMSG;
@@ -231,7 +234,9 @@ static void leg_tell_health(const struct leg *leg, size_t answer_len)
                         leg->ans.clock_ms, leg->ans.incarnation);
         if (leg->err == 0 && leg->ans.kind == ANS_HELLO)
             health_hello(c->opts.health, leg->node, leg->ans.disk_free, leg->ans.disk_total,
-                         leg->ans.n_keys, leg->ans.recovering != 0);
+                         leg->ans.n_keys, leg->ans.recovering == NODE_RECOVERING);
+        else if (leg->ans.kind == ANS_ERROR && leg->ans.status == 503)
+            health_refused(c->opts.health, leg->node);
     } else if (leg->err != -ECANCELED && (leg->err != -ETIMEDOUT || now >= leg->slow_us)) {
         /* A call that was given little time proves nothing by running out of it. */
         health_failed(c->opts.health, leg->node, now, leg->err);
@@ -253,11 +258,17 @@ static void leg_done(struct call *call, int err, struct blob *answer)
     leg->err = err < 0 ? err : leg_decode(leg, answer);
     leg_tell_health(leg, answer != NULL ? answer->len : 0);
     blob_unref(answer);
+    if (leg->err == 0 && leg->ans.kind == ANS_REFUSE)
+        client_saw(r->c, leg->ans.ballot); /* also when nobody listens any more */
     leg_count(r, leg);
     r->in_flight--;
-    if (r->op != NULL)
+    if (r->op != NULL) {
         r->on_answer(r, leg); /* may drop the round, which frees it when this was the last leg */
-    else if (r->in_flight == 0)
+        return;
+    }
+    if (r->on_late != NULL)
+        r->on_late(r, leg);
+    if (r->in_flight == 0)
         round_free(r);
 }
 
@@ -283,6 +294,16 @@ bool round_awaits(const struct round *r)
     return false;
 }
 
+uint64_t round_slow_us(const struct round *r)
+{
+    uint64_t until = 0;
+
+    for (unsigned i = 0; i < r->n; i++)
+        if (r->legs[i].sent && !r->legs[i].ended && r->legs[i].slow_us > until)
+            until = r->legs[i].slow_us;
+    return until != 0 ? until + SLOW_TOLD_US : UINT64_MAX;
+}
+
 void round_hedge_later(struct round *r)
 {
     uint64_t wait = 0;
@@ -303,38 +324,54 @@ void round_hedge_later(struct round *r)
 
 /* --- telling why ------------------------------------------------------------------------------ */
 
+static void explain_leg(const struct round *r, unsigned i, struct buf *text)
+{
+    const struct leg *leg = &r->legs[i];
+    const struct span said = leg->ans.text;
+
+    if (!leg->sent)
+        buf_addf(text, "down");
+    else if (!leg->ended)
+        buf_addf(text, "no answer yet");
+    else if (leg->err != 0 && leg->body != NULL && leg->ans.kind == ANS_ERROR && said.len > 0)
+        buf_addf(text, "%.*s", (int)(said.len > 120 ? 120 : said.len), (const char *)said.data);
+    else if (leg->err != 0)
+        buf_addf(text, "%s", strerror(-leg->err));
+    else if (i < r->n_votes && tally_of(&r->tally, i) == VOTE_NO)
+        buf_addf(text, "refused");
+}
+
 void round_explain(const struct round *r, struct err *why)
 {
-    struct buf text = {0};
+    struct buf text = {0}, of_leg = {0};
 
-    buf_addf(&text, "%u of %u replicas needed, %u answered", r->tally.need, r->n_votes,
-             tally_count(&r->tally, VOTE_YES));
+    if (r->n > 1)
+        buf_addf(&text, "%u of %u replicas needed, %u answered", r->tally.need, r->n_votes,
+                 tally_count(&r->tally, VOTE_YES));
     for (unsigned i = 0; i < r->n; i++) {
-        const struct leg *leg = &r->legs[i];
-        const char *name = client_node_name(r->c, leg->node);
-
-        if (!leg->sent)
-            buf_addf(&text, "; %s: down", name);
-        else if (!leg->ended)
-            buf_addf(&text, "; %s: no answer yet", name);
-        else if (leg->err != 0 && leg->body != NULL && leg->ans.kind == ANS_ERROR &&
-                 leg->ans.text.len > 0)
-            buf_addf(&text, "; %s: %.*s", name,
-                     (int)(leg->ans.text.len > 120 ? 120 : leg->ans.text.len),
-                     (const char *)leg->ans.text.data);
-        else if (leg->err != 0)
-            buf_addf(&text, "; %s: %s", name, strerror(-leg->err));
-        else if (i < r->n_votes && tally_of(&r->tally, i) == VOTE_NO)
-            buf_addf(&text, "; %s: refused", name);
+        buf_clear(&of_leg);
+        explain_leg(r, i, &of_leg);
+        if (of_leg.len > 0)
+            buf_addf(&text, "%s%s: %.*s", text.len > 0 ? "; " : "",
+                     client_node_name(r->c, r->legs[i].node), (int)of_leg.len,
+                     (const char *)of_leg.data);
     }
     err_set(why, 0, "%.*s", (int)text.len, text.data != NULL ? (const char *)text.data : "");
     buf_fini(&text);
+    buf_fini(&of_leg);
 }
 
-/* The client found it, or the replica did. */
 static bool leg_damaged(const struct leg *leg)
 {
-    return leg->ended && (leg->err == -EBADMSG || leg->err == -EIO);
+    return leg->ended && is_damage(leg->err);
+}
+
+bool round_found_damage(const struct round *r)
+{
+    for (unsigned i = 0; i < r->n_votes; i++)
+        if (leg_damaged(&r->legs[i]))
+            return true;
+    return false;
 }
 
 bool round_damage_awaited(const struct round *r)

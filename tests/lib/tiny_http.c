@@ -190,8 +190,22 @@ uint16_t tiny_refusing_port(void)
 {
     uint16_t port = 0;
 
-    close(bind_loopback(&port));
+    tiny_refusing_ports(&port, 1);
     return port;
+}
+
+/* A port that was let go may be given again at once: so all are held before any is let go. */
+void tiny_refusing_ports(uint16_t *ports, unsigned n)
+{
+    int fds[16];
+
+    assert_true(n <= sizeof(fds) / sizeof(fds[0]));
+    for (unsigned i = 0; i < n; i++) {
+        ports[i] = 0;
+        fds[i] = bind_loopback(&ports[i]);
+    }
+    for (unsigned i = 0; i < n; i++)
+        close(fds[i]);
 }
 
 void tiny_wait(sem_t *sem)

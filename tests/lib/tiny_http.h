@@ -53,6 +53,8 @@ void tiny_await_close(struct tiny_conn *c);
 
 /* A port where nobody listens: one that was free a moment ago. */
 uint16_t tiny_refusing_port(void);
+/* Several of them, no two the same. */
+void tiny_refusing_ports(uint16_t *ports, unsigned n);
 
 /* Waits for sem, at most 20 s, and fails the test then. */
 void tiny_wait(sem_t *sem);

@@ -19,206 +19,13 @@
 
 #include "common/log.h"
 #include "common/transport_http.h"
-#include "node/replica.h"
-#include "tests/lib/tiny_http.h"
-
-#define N_NODES 3
-#define TIMEOUT_MS 10000u
-
-/* --- nodes ------------------------------------------------------------------------------------ */
-
-enum mood { MOOD_WELL, MOOD_SILENT };
-
-struct node {
-    struct config *cfg; /* its own: it may know another ring */
-    struct store *store;
-    struct replica *replica;
-    struct tiny_http srv;
-    uint16_t port;
-    bool listens;
-    _Atomic int mood;
-    sem_t asked; /* one for every request that a silent node keeps */
-};
-
-struct world {
-    struct config *cfg;
-    struct node nodes[N_NODES];
-    struct cluster *c;
-    _Atomic unsigned n_hellos[N_NODES];
-};
-
-static bool send_reply(struct tiny_conn *c, struct reply *reply)
-{
-    struct blob *bytes = blob_new(reply_len(reply));
-    char status[32];
-    bool sent;
-
-    if (bytes == NULL || reply_read(reply, 0, bytes->data, bytes->len) != (int64_t)bytes->len)
-        abort(); /* small values in memory: always whole */
-    snprintf(status, sizeof(status), "%u Some reason", reply->status);
-    sent = tiny_send_answer(c, status, span_of(bytes->data, bytes->len));
-    blob_unref(bytes);
-    return sent;
-}
-
-static bool answer(void *arg, struct tiny_conn *c)
-{
-    struct node *n = arg;
-    struct replica_request *rq;
-    struct reply reply = REPLY_NONE;
-    bool sent;
-
-    if (atomic_load(&n->mood) == MOOD_SILENT) {
-        sem_post(&n->asked);
-        tiny_await_close(c);
-        return false;
-    }
-    if (replica_begin(n->replica, c->in.len, &rq) < 0)
-        abort();
-    (void)replica_feed(rq, buf_span(&c->in));
-    replica_end(rq, &reply);
-    sent = send_reply(c, &reply);
-    reply_fini(&reply);
-    return sent;
-}
-
-static struct config *make_config(const struct world *w, unsigned replication_factor)
-{
-    struct config *cfg;
-    struct err err;
-    char text[512];
-
-    snprintf(text, sizeof(text),
-             "{\"nodes\":[{\"id\":\"node-1\",\"addr\":\"127.0.0.1:%u\"},"
-             "{\"id\":\"node-2\",\"addr\":\"127.0.0.1:%u\"},"
-             "{\"id\":\"node-3\",\"addr\":\"127.0.0.1:%u\"}],\"replication_factor\":%u}",
-             w->nodes[0].port, w->nodes[1].port, w->nodes[2].port, replication_factor);
-    assert_int_equal(config_parse("test.json", span_str(text), &cfg, &err), 0);
-    return cfg;
-}
-
-static void node_listen(struct node *n)
-{
-    tiny_http_start(&n->srv, n->port, answer, n);
-    n->listens = true;
-}
-
-static void node_die(struct node *n)
-{
-    if (n->listens)
-        tiny_http_stop(&n->srv);
-    n->listens = false;
-}
-
-static void node_open(struct world *w, unsigned i, unsigned replication_factor)
-{
-    struct node *n = &w->nodes[i];
-    struct replica_opts opts = {.self = i, .clock = clock_real(), .seed = i + 1};
-    struct err err;
-
-    n->cfg = make_config(w, replication_factor);
-    opts.ring = n->cfg->ring;
-    opts.cfg = n->cfg;
-    assert_int_equal(store_memory_open(&n->store), 0);
-    opts.store = n->store;
-    assert_int_equal(replica_open(&opts, &n->replica, &err), 0);
-}
-
-static void node_close(struct node *n)
-{
-    node_die(n);
-    replica_close(n->replica);
-    n->store->ops->close(n->store);
-    config_free(n->cfg);
-}
-
-/* --- fixture ---------------------------------------------------------------------------------- */
-
-static void on_hello(void *arg, unsigned node, const struct answer *a)
-{
-    struct world *w = arg;
-
-    if (a->kind == ANS_HELLO)
-        atomic_fetch_add(&w->n_hellos[node], 1);
-}
-
-static void world_open_cluster(struct world *w)
-{
-    struct cluster_opts opts = {
-        .cfg = w->cfg,
-        .n_threads = 2,
-        .timeout_ms = TIMEOUT_MS,
-        .self = MESSAGE_NODE_NONE,
-        .on_hello = on_hello,
-        .on_hello_arg = w,
-    };
-    struct err err;
-
-    assert_int_equal(cluster_open(&opts, &w->c, &err), 0);
-}
-
-static void world_await_ready(struct world *w)
-{
-    struct err err;
-
-    assert_int_equal(cluster_wait_ready(w->c, TIMEOUT_MS, &err), 0);
-}
-
-/* Nodes that are there but do not listen, and no cluster yet. */
-static int setup_dead(void **state)
-{
-    struct world *w = calloc(1, sizeof(*w));
-
-    assert_non_null(w);
-    for (unsigned i = 0; i < N_NODES; i++) {
-        w->nodes[i].port = tiny_refusing_port();
-        assert_int_equal(sem_init(&w->nodes[i].asked, 0, 0), 0);
-    }
-    w->cfg = make_config(w, 3);
-    for (unsigned i = 0; i < N_NODES; i++)
-        node_open(w, i, 3);
-    *state = w;
-    return 0;
-}
-
-static int setup(void **state)
-{
-    struct world *w;
-
-    setup_dead(state);
-    w = *state;
-    for (unsigned i = 0; i < N_NODES; i++)
-        node_listen(&w->nodes[i]);
-    world_open_cluster(w);
-    world_await_ready(w);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct world *w = *state;
-
-    cluster_close(w->c);
-    for (unsigned i = 0; i < N_NODES; i++) {
-        node_close(&w->nodes[i]);
-        sem_destroy(&w->nodes[i].asked);
-    }
-    config_free(w->cfg);
-    free(w);
-    return 0;
-}
+#include "tests/lib/live.h"
 
 /* --- helpers ---------------------------------------------------------------------------------- */
 
 static uint64_t now_us(void)
 {
     return clock_real()->mono_us(clock_real());
-}
-
-static void all_silent(struct world *w)
-{
-    for (unsigned i = 0; i < N_NODES; i++)
-        atomic_store(&w->nodes[i].mood, MOOD_SILENT);
 }
 
 /* An edit: ctx is the struct span of what is to be stored. */
@@ -229,7 +36,7 @@ static int put_text(void *ctx, const struct record *cur, struct value cur_value,
     return value_copy(*(const struct span *)ctx, &next->value);
 }
 
-static int put(struct world *w, const char *key, const char *text, struct waiter *waiter)
+static int put(struct live *w, const char *key, const char *text, struct waiter *waiter)
 {
     struct span bytes = span_str(text);
     struct write_args args = {.key = span_str(key), .edit = put_text, .ctx = &bytes};
@@ -241,7 +48,7 @@ static int put(struct world *w, const char *key, const char *text, struct waiter
     return err;
 }
 
-static void assert_reads(struct world *w, const char *key, const char *text)
+static void assert_reads(struct live *w, const char *key, const char *text)
 {
     struct read_args args = {.key = span_str(key), .want_value = true, .length = READ_ALL};
     struct read_result res;
@@ -252,7 +59,7 @@ static void assert_reads(struct world *w, const char *key, const char *text)
     read_result_fini(&res);
 }
 
-static int get(struct world *w, const char *key, struct waiter *waiter, struct err *why)
+static int get(struct live *w, const char *key, struct waiter *waiter, struct err *why)
 {
     struct read_args args = {.key = span_str(key)};
     struct read_result res;
@@ -266,7 +73,7 @@ static int get(struct world *w, const char *key, struct waiter *waiter, struct e
 
 /* A blocking get on a thread of its own. */
 struct getter {
-    struct world *w;
+    struct live *w;
     struct waiter *waiter;
     pthread_t thread;
     int err;
@@ -281,7 +88,7 @@ static void *get_thread(void *arg)
     return NULL;
 }
 
-static void getter_start(struct getter *g, struct world *w)
+static void getter_start(struct getter *g, struct live *w)
 {
     g->w = w;
     assert_int_equal(pthread_create(&g->thread, NULL, get_thread, g), 0);
@@ -296,8 +103,8 @@ static void getter_join(struct getter *g)
 
 static void what_was_written_is_read_and_listed(void **state)
 {
-    struct world *w = *state;
-    struct list_args args = {.limit = 10, .timeout_ms = TIMEOUT_MS};
+    struct live *w = *state;
+    struct list_args args = {.limit = 10, .timeout_ms = LIVE_TIMEOUT_MS};
     struct list_result list;
     struct cursor at;
     struct entry e;
@@ -335,7 +142,7 @@ static void on_written(void *arg, struct write_result *res)
     sem_post(a->ended);
 }
 
-static void asyncs_start(struct world *w, struct async *as, unsigned n, sem_t *ended)
+static void asyncs_start(struct live *w, struct async *as, unsigned n, sem_t *ended)
 {
     assert_int_equal(sem_init(ended, 0, 0), 0);
     for (unsigned i = 0; i < n; i++) {
@@ -349,7 +156,7 @@ static void asyncs_start(struct world *w, struct async *as, unsigned n, sem_t *e
 
 static void many_calls_at_once_end_each_once(void **state)
 {
-    struct world *w = *state;
+    struct live *w = *state;
     enum { N = 100 };
     struct async *as = calloc(N, sizeof(*as));
     sem_t ended;
@@ -371,12 +178,12 @@ static void many_calls_at_once_end_each_once(void **state)
 
 static void an_interrupt_ends_a_waiting_call_at_once_and_every_later_one(void **state)
 {
-    struct world *w = *state;
+    struct live *w = *state;
     struct getter g = {0};
     uint64_t began;
 
     assert_int_equal(waiter_new(&g.waiter), 0);
-    all_silent(w);
+    live_silence(w);
     getter_start(&g, w);
     tiny_wait(&w->nodes[0].asked);
     began = now_us();
@@ -393,7 +200,7 @@ static void an_interrupt_ends_a_waiting_call_at_once_and_every_later_one(void **
 
 static void an_interrupt_may_come_at_any_moment(void **state)
 {
-    struct world *w = *state;
+    struct live *w = *state;
     unsigned n_interrupted = 0;
 
     for (unsigned i = 0; i < 300; i++) {
@@ -417,48 +224,86 @@ static void an_interrupt_may_come_at_any_moment(void **state)
 
 static void readiness_says_whom_it_misses_and_comes_with_the_quorum(void **state)
 {
-    struct world *w = *state;
+    struct live *w = *state;
     struct err err;
     char want[64];
 
-    node_listen(&w->nodes[0]);
-    world_open_cluster(w);
+    live_node_listen(&w->nodes[0]);
+    live_open(w);
     assert_int_equal(cluster_wait_ready(w->c, 300, &err), -EHOSTDOWN);
     snprintf(want, sizeof(want), "node-2 at 127.0.0.1:%u: Connection refused", w->nodes[1].port);
     assert_non_null(strstr(err.msg, want));
     assert_non_null(strstr(err.msg, "node-3"));
     assert_null(strstr(err.msg, "node-1"));
 
-    node_listen(&w->nodes[1]);
-    world_await_ready(w);
+    live_node_listen(&w->nodes[1]);
+    live_await_ready(w);
     assert_int_equal(put(w, "k", "with two of three", NULL), 0);
     assert_reads(w, "k", "with two of three");
 }
 
 static void a_node_with_another_ring_is_named(void **state)
 {
-    struct world *w = *state;
+    struct live *w = *state;
     struct err err;
 
     for (unsigned i = 0; i < 2; i++) {
-        node_close(&w->nodes[i]);
-        node_open(w, i, 2);
-        node_listen(&w->nodes[i]);
+        live_node_close(&w->nodes[i]);
+        live_node_open(w, i, 2);
+        live_node_listen(&w->nodes[i]);
     }
-    node_listen(&w->nodes[2]);
-    world_open_cluster(w);
+    live_node_listen(&w->nodes[2]);
+    live_open(w);
     assert_int_equal(cluster_wait_ready(w->c, 500, &err), -EHOSTDOWN);
     assert_non_null(strstr(err.msg, "node-1 at 127.0.0.1:"));
     assert_non_null(strstr(err.msg, ": another ring"));
     assert_null(strstr(err.msg, "node-3"));
 }
 
-static bool up(struct world *w, unsigned node)
+/* A mount must not begin on nodes that do not vote yet. */
+static void a_node_that_recovers_does_not_count_for_readiness(void **state)
+{
+    struct live *w = *state;
+    struct err err;
+
+    for (unsigned i = 0; i < 2; i++) {
+        live_node_close(&w->nodes[i]);
+        live_node_open_new(w, i, 3);
+    }
+    for (unsigned i = 0; i < LIVE_N_NODES; i++)
+        live_node_listen(&w->nodes[i]);
+    live_open(w);
+    assert_int_equal(cluster_wait_ready(w->c, 500, &err), -EHOSTDOWN);
+    assert_non_null(strstr(err.msg, "node-1 at 127.0.0.1:"));
+    assert_non_null(strstr(err.msg, ": recovering"));
+    assert_null(strstr(err.msg, "node-3"));
+    assert_true(health_up(cluster_health(w->c), 0));
+    assert_int_equal(replica_found(w->nodes[1].replica, NULL, 0), 0);
+    live_await_ready(w);
+}
+
+static void every_result_of_a_probe_is_told_and_each_says_who_asks(void **state)
+{
+    struct live *w = *state;
+    uint64_t limit = now_us() + 10000000;
+
+    live_node_listen(&w->nodes[0]);
+    live_open(w);
+    while (atomic_load(&w->n_hellos[0]) == 0 || atomic_load(&w->n_failed[1]) < 2) {
+        assert_true(now_us() < limit);
+        poll(NULL, 0, 5);
+    }
+    assert_int_equal(atomic_load(&w->n_failed[0]), 0);
+    assert_int_equal(atomic_load(&w->n_hellos[1]), 0);
+    assert_true(atomic_load(&w->n_said) >= 3);
+}
+
+static bool up(struct live *w, unsigned node)
 {
     return health_up(cluster_health(w->c), node);
 }
 
-static void await_up(struct world *w, unsigned node, bool want)
+static void await_up(struct live *w, unsigned node, bool want)
 {
     uint64_t limit = now_us() + 10000000;
 
@@ -470,18 +315,18 @@ static void await_up(struct world *w, unsigned node, bool want)
 
 static void a_node_without_traffic_is_missed_and_found_again_by_probes(void **state)
 {
-    struct world *w = *state;
+    struct live *w = *state;
     uint64_t began;
     unsigned n_hellos;
 
     assert_true(atomic_load(&w->n_hellos[2]) > 0 || atomic_load(&w->n_hellos[1]) > 0);
-    node_die(&w->nodes[2]);
+    live_node_die(&w->nodes[2]);
     await_up(w, 2, false);
     assert_int_not_equal(health_get(cluster_health(w->c), 2).last_err, 0);
     assert_true(up(w, 0) && up(w, 1));
     n_hellos = atomic_load(&w->n_hellos[2]);
 
-    node_listen(&w->nodes[2]);
+    live_node_listen(&w->nodes[2]);
     began = now_us();
     await_up(w, 2, true);
     assert_true(now_us() - began < 2 * HEALTH_PROBE_US);
@@ -495,7 +340,7 @@ static void a_node_without_traffic_is_missed_and_found_again_by_probes(void **st
 
 static void closing_ends_whoever_waits(void **state)
 {
-    struct world *w = *state;
+    struct live *w = *state;
     enum { N_GETTERS = 4, N_ASYNCS = 100 };
     struct getter getters[N_GETTERS] = {0};
     struct async *as = calloc(N_ASYNCS, sizeof(*as));
@@ -503,7 +348,7 @@ static void closing_ends_whoever_waits(void **state)
     sem_t ended;
 
     assert_non_null(as);
-    all_silent(w);
+    live_silence(w);
     for (unsigned i = 0; i < N_GETTERS; i++) {
         assert_int_equal(waiter_new(&getters[i].waiter), 0);
         getter_start(&getters[i], w);
@@ -531,7 +376,7 @@ static void closing_ends_whoever_waits(void **state)
 
 static void calls_after_the_stop_fail_until_it_is_closed(void **state)
 {
-    struct world *w = *state;
+    struct live *w = *state;
     struct read_args args = {.key = span_str("k")};
     struct read_result res;
 
@@ -544,31 +389,40 @@ static void calls_after_the_stop_fail_until_it_is_closed(void **state)
 
 static void a_cluster_that_nobody_answers_closes_as_well(void **state)
 {
-    struct world *w = *state;
+    struct live *w = *state;
     struct err err;
 
-    world_open_cluster(w);
+    live_open(w);
     assert_int_equal(cluster_wait_ready(w->c, 1, &err), -EHOSTDOWN);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(what_was_written_is_read_and_listed, setup, teardown),
-        cmocka_unit_test_setup_teardown(many_calls_at_once_end_each_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_was_written_is_read_and_listed, live_setup,
+                                        live_teardown),
+        cmocka_unit_test_setup_teardown(many_calls_at_once_end_each_once, live_setup,
+                                        live_teardown),
         cmocka_unit_test_setup_teardown(
-            an_interrupt_ends_a_waiting_call_at_once_and_every_later_one, setup, teardown),
-        cmocka_unit_test_setup_teardown(an_interrupt_may_come_at_any_moment, setup, teardown),
+            an_interrupt_ends_a_waiting_call_at_once_and_every_later_one, live_setup,
+            live_teardown),
+        cmocka_unit_test_setup_teardown(an_interrupt_may_come_at_any_moment, live_setup,
+                                        live_teardown),
         cmocka_unit_test_setup_teardown(readiness_says_whom_it_misses_and_comes_with_the_quorum,
-                                        setup_dead, teardown),
-        cmocka_unit_test_setup_teardown(a_node_with_another_ring_is_named, setup_dead, teardown),
+                                        live_setup_dead, live_teardown),
+        cmocka_unit_test_setup_teardown(a_node_with_another_ring_is_named, live_setup_dead,
+                                        live_teardown),
         cmocka_unit_test_setup_teardown(a_node_without_traffic_is_missed_and_found_again_by_probes,
-                                        setup, teardown),
-        cmocka_unit_test_setup_teardown(closing_ends_whoever_waits, setup, teardown),
-        cmocka_unit_test_setup_teardown(calls_after_the_stop_fail_until_it_is_closed, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(a_cluster_that_nobody_answers_closes_as_well, setup_dead,
-                                        teardown),
+                                        live_setup, live_teardown),
+        cmocka_unit_test_setup_teardown(a_node_that_recovers_does_not_count_for_readiness,
+                                        live_setup_dead, live_teardown),
+        cmocka_unit_test_setup_teardown(every_result_of_a_probe_is_told_and_each_says_who_asks,
+                                        live_setup_dead, live_teardown),
+        cmocka_unit_test_setup_teardown(closing_ends_whoever_waits, live_setup, live_teardown),
+        cmocka_unit_test_setup_teardown(calls_after_the_stop_fail_until_it_is_closed, live_setup,
+                                        live_teardown),
+        cmocka_unit_test_setup_teardown(a_cluster_that_nobody_answers_closes_as_well,
+                                        live_setup_dead, live_teardown),
     };
 
     log_open("test_cluster", LOG_LEVEL_ERROR);

@@ -220,6 +220,38 @@ static void a_node_whose_process_ended_has_no_known_clock(void **state)
     assert_int_equal(health_node_deadline_ms(w->h, 0, 1000000, 500), 0);
 }
 
+/* --- whole or not ----------------------------------------------------------------------------- */
+
+static void a_node_that_recovers_is_up_and_not_fit(void **state)
+{
+    struct world *w = *state;
+
+    answered(w, 1, 1000, 100);
+    health_hello(w->h, 1, 1, 2, 3, true);
+    assert_true(health_up(w->h, 1));
+    assert_false(health_fit(w->h, 1));
+    answered(w, 1, 2000, 100); /* a refusal, say */
+    assert_false(health_fit(w->h, 1));
+    health_hello(w->h, 1, 1, 2, 3, false);
+    assert_true(health_fit(w->h, 1));
+    health_failed(w->h, 1, 3000, -ECONNREFUSED);
+    assert_false(health_fit(w->h, 1));
+}
+
+static void a_node_that_cannot_answer_is_doubtful_until_its_next_hello(void **state)
+{
+    struct world *w = *state;
+
+    answered(w, 1, 1000, 100);
+    health_refused(w->h, 1);
+    assert_true(health_fit(w->h, 1)); /* it may only be busy */
+    assert_true(health_get(w->h, 1).doubtful);
+    answered(w, 1, 2000, 100);
+    assert_true(health_get(w->h, 1).doubtful);
+    health_hello(w->h, 1, 1, 2, 3, false);
+    assert_false(health_get(w->h, 1).doubtful);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -236,6 +268,9 @@ int main(void)
         T(slow_is_eight_times_the_usual_but_never_soon),
         T(a_deadline_counts_in_the_clock_of_its_node),
         T(a_node_whose_process_ended_has_no_known_clock),
+        cmocka_unit_test_setup_teardown(a_node_that_recovers_is_up_and_not_fit, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_node_that_cannot_answer_is_doubtful_until_its_next_hello,
+                                        setup, teardown),
     };
 #undef T
 

@@ -13,8 +13,8 @@
 #include "tests/lib/rng.h"
 
 #define KEY "dir/a b"
-#define N_REQUESTS 9u
-#define N_ANSWERS 11u
+#define N_REQUESTS 15u
+#define N_ANSWERS 15u
 /* Where fields of the frame stand, as docs/protocol.md tables them. */
 #define AT_FORMAT 3u
 #define AT_LEN 4u
@@ -25,7 +25,7 @@
 /* --- fixture: one of each kind ---------------------------------------------------------------- */
 
 struct world {
-    struct buf attrs, sums, known;
+    struct buf attrs, sums, known, digests, buckets;
     struct record rec, none;
     struct message requests[N_REQUESTS];
     struct answer answers[N_ANSWERS];
@@ -69,7 +69,26 @@ static void make_requests(struct world *w)
     m[8].key = span_str("");
     m[8].node = MESSAGE_NODE_NONE;
     m[8].incarnation = 42;
-    m[8].recovering = 1;
+    m[8].recovering = NODE_RECOVERING;
+    m[9] = m[2];
+    m[9].flags = MSG_RESTORE;
+    m[10].kind = MSG_DIGEST;
+    m[10].key = span_str("");
+    m[10].node = 3;
+    m[10].group = MESSAGE_GROUP_NONE;
+    m[10].digest = 0x99aabbccddeeff00;
+    m[11] = m[10];
+    m[11].group = DIGEST_GROUPS - 1;
+    m[12].kind = MSG_KEYS;
+    m[12].key = span_str("");
+    m[12].node = 3;
+    m[12].limit = 1;
+    m[13] = m[12];
+    m[13].buckets = buf_span(&w->buckets);
+    m[13].start_after = span_of("dir/\0\xff", 6);
+    m[13].limit = LIST_LIMIT_MAX;
+    m[14].kind = MSG_DROP;
+    m[14].ballot = (struct ballot){7, 8};
 }
 
 static void make_answers(struct world *w)
@@ -105,10 +124,20 @@ static void make_answers(struct world *w)
     a[9].disk_free = 2;
     a[9].disk_total = 3;
     a[9].n_keys = 4;
-    a[9].recovering = 1;
+    a[9].recovering = NODE_COFOUNDER;
     a[10].kind = ANS_ERROR;
     a[10].status = 421;
     a[10].text = span_str("not a replica");
+    a[11].kind = ANS_DIGEST;
+    a[11].same = true;
+    a[12].kind = ANS_DIGEST;
+    a[12].n_digests = DIGEST_GROUPS;
+    a[12].digests = buf_span(&w->digests);
+    a[13].kind = ANS_KEYS;
+    a[13].n_entries = 2;
+    a[14].kind = ANS_KEYS;
+    a[14].more = true;
+    a[14].next = span_str("where it goes on");
 }
 
 static int setup(void **state)
@@ -118,6 +147,10 @@ static int setup(void **state)
     attr_add(&w->attrs, ATTR_CONTENT_TYPE, span_str(""), span_str("text/html"));
     buf_u64(&w->sums, 1);
     buf_u64(&w->sums, 2);
+    for (unsigned i = 0; i < DIGEST_GROUPS; i++)
+        buf_u64(&w->digests, i * UINT64_C(0x0101010101010101));
+    for (unsigned i = 0; i < DIGEST_BUCKETS / 8; i++)
+        buf_u8(&w->buckets, (uint8_t)(7 * i));
     answer_add_known(&w->known, 0, 0xaaaa);
     answer_add_known(&w->known, 7, UINT64_MAX);
     w->rec = (struct record){
@@ -149,6 +182,8 @@ static int teardown(void **state)
     buf_fini(&w->attrs);
     buf_fini(&w->sums);
     buf_fini(&w->known);
+    buf_fini(&w->digests);
+    buf_fini(&w->buckets);
     free(w);
     return 0;
 }
@@ -189,6 +224,9 @@ static void assert_same_message(const struct message *a, const struct message *b
     assert_int_equal(a->node, b->node);
     assert_int_equal(a->incarnation, b->incarnation);
     assert_int_equal(a->recovering, b->recovering);
+    assert_int_equal(a->group, b->group);
+    assert_int_equal(a->digest, b->digest);
+    assert_span(a->buckets, b->buckets);
 }
 
 static void assert_same_entry(const struct entry *a, const struct entry *b)
@@ -227,6 +265,11 @@ static void assert_same_answer(const struct answer *a, const struct answer *b)
     assert_int_equal(a->disk_total, b->disk_total);
     assert_int_equal(a->n_keys, b->n_keys);
     assert_int_equal(a->recovering, b->recovering);
+    assert_span(a->next, b->next);
+    assert_int_equal(a->same, b->same);
+    assert_int_equal(a->n_digests, b->n_digests);
+    for (uint32_t i = 0; i < a->n_digests; i++)
+        assert_true(answer_digest(a, i) == answer_digest(b, i));
     assert_int_equal(a->status, b->status);
     assert_span(a->text, b->text);
 }
@@ -441,6 +484,9 @@ static void flags_of_another_kind_are_refused(void **state)
         [MSG_READ] = MSG_WANT_VALUE | MSG_PEEK,
         [MSG_LIST] = MSG_DELIMITER,
         [MSG_HELLO] = 0,
+        [MSG_DIGEST] = 0,
+        [MSG_KEYS] = 0,
+        [MSG_DROP] = 0,
     };
 
     for (unsigned i = 0; i < N_REQUESTS; i++) {
@@ -490,6 +536,68 @@ static void lists_of_no_length_are_refused(void **state)
     assert_int_equal(decode_resealed(&b, decode_request), -EBADMSG);
     put_le(b.data + b.len - 12, LIST_LIMIT_MAX, 4);
     assert_int_equal(decode_resealed(&b, decode_request), 0);
+    buf_fini(&b);
+}
+
+/* The same head with n bytes at `at` changed to v. */
+static int decode_with(const struct buf *head, size_t at, uint64_t v, unsigned n, decode_fn *decode)
+{
+    struct buf b = {0};
+    int err;
+
+    buf_add_span(&b, buf_span(head));
+    put_le(b.data + at, v, n);
+    err = decode_resealed(&b, decode);
+    buf_fini(&b);
+    return err;
+}
+
+static void what_repair_cannot_ask_is_refused(void **state)
+{
+    struct world *w = *state;
+    struct buf b = {0};
+
+    message_encode(&b, &w->requests[11]); /* DIGEST: node, group, digest */
+    assert_int_equal(decode_with(&b, AT_KEY + 4, 0, 4, decode_request), 0);
+    assert_int_equal(decode_with(&b, AT_KEY + 4, DIGEST_GROUPS, 4, decode_request), -EBADMSG);
+    buf_clear(&b);
+    message_encode(&b, &w->requests[12]); /* KEYS: node, buckets, start_after, limit */
+    assert_int_equal(decode_with(&b, b.len - 12, 2, 4, decode_request), 0);
+    assert_int_equal(decode_with(&b, b.len - 12, 0, 4, decode_request), -EBADMSG);
+    b.len -= 8 + 4 + 2 + 2;
+    buf_bytes16(&b, span_str("a bitmap of another size"));
+    buf_bytes16(&b, span_str(""));
+    buf_u32(&b, 1);
+    buf_u64(&b, 0);
+    assert_int_equal(decode_resealed(&b, decode_request), -EBADMSG);
+    buf_clear(&b);
+    message_encode(&b, &w->requests[8]); /* HELLO: no node asks as a cofounder */
+    assert_int_equal(decode_with(&b, b.len - 9, NODE_WHOLE, 1, decode_request), 0);
+    assert_int_equal(decode_with(&b, b.len - 9, NODE_COFOUNDER, 1, decode_request), -EBADMSG);
+    buf_fini(&b);
+}
+
+static void what_repair_cannot_answer_is_refused(void **state)
+{
+    struct world *w = *state;
+    const size_t at_fields = 29 + 2 * 12; /* behind the known nodes */
+    struct buf b = {0};
+
+    answer_encode(&b, span_str(KEY), &w->answers[12]); /* DIGEST: not the same, and why */
+    assert_int_equal(decode_with(&b, at_fields, 1, 1, decode_answer), -EBADMSG);
+    assert_int_equal(decode_with(&b, at_fields + 1, DIGEST_GROUPS - 1, 4, decode_answer), -EBADMSG);
+    buf_clear(&b);
+    answer_encode(&b, span_str(KEY), &w->answers[11]);
+    assert_int_equal(decode_with(&b, at_fields, 0, 1, decode_answer), -EBADMSG);
+    buf_clear(&b);
+    answer_encode(&b, span_str(KEY), &w->answers[13]); /* KEYS: the end, and no next page */
+    assert_int_equal(decode_with(&b, at_fields, 1, 1, decode_answer), -EBADMSG);
+    buf_clear(&b);
+    answer_encode(&b, span_str(KEY), &w->answers[14]);
+    assert_int_equal(decode_with(&b, at_fields, 0, 1, decode_answer), -EBADMSG);
+    buf_clear(&b);
+    answer_encode(&b, span_str(KEY), &w->answers[9]); /* HELLO */
+    assert_int_equal(decode_with(&b, b.len - 9, NODE_COFOUNDER + 1, 1, decode_answer), -EBADMSG);
     buf_fini(&b);
 }
 
@@ -670,6 +778,28 @@ static void every_flipped_bit_and_every_cut_of_an_entry_is_found(void **state)
     buf_fini(&b);
 }
 
+static void an_entry_of_damage_says_nothing_else(void **state)
+{
+    struct entry e, got;
+    struct buf b = {0};
+    struct cursor c;
+
+    (void)state;
+    entry_of_damage(&e, span_str("dir/k"));
+    e.prefix_len = 4;
+    entry_encode(&b, &e);
+    c = cursor_of(buf_span(&b));
+    assert_int_equal(entry_next(&c, &got), 1);
+    assert_same_entry(&got, &e);
+    assert_int_equal(got.flags, ENTRY_DAMAGED);
+    assert_true(ballot_is_none(got.version));
+    b.data[2 + 5 + 4] = 1; /* a version */
+    put_le(b.data + b.len - 4, hash_xxh3(span_of(b.data, b.len - 4)), 4);
+    c = cursor_of(buf_span(&b));
+    assert_int_equal(entry_next(&c, &got), -EBADMSG);
+    buf_fini(&b);
+}
+
 static void impossible_entries_are_refused(void **state)
 {
     static const struct {
@@ -727,6 +857,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(an_entry_tells_what_its_record_does, setup, teardown),
         cmocka_unit_test_setup_teardown(every_flipped_bit_and_every_cut_of_an_entry_is_found, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(an_entry_of_damage_says_nothing_else, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_repair_cannot_ask_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_repair_cannot_answer_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(impossible_entries_are_refused, setup, teardown),
     };
 

@@ -9,148 +9,52 @@
 #include <cmocka.h>
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "common/client.h"
-#include "common/config.h"
-#include "common/status.h"
+#include "tests/lib/hand.h"
 
-#define CALLS_MAX 16u
-
-/* A client whose calls wait in a row for the test to answer them; time stands still. */
 struct fixture {
-    struct transport transport;
-    struct clock clock;
-    struct config *cfg;
-    struct health *health;
-    struct client *client;
-    struct call *calls[CALLS_MAX];
-    unsigned n_calls; /* sent so far */
-    struct timer *timers[CALLS_MAX];
+    struct hand h;
     unsigned n_done;
     int err;
     struct ballot version;
+    bool got_value;
 };
 
-static uint64_t now_us(struct clock *c)
-{
-    (void)c;
-    return 1000000;
-}
-
-static void keep_call(struct transport *t, struct call *call)
-{
-    struct fixture *f = container_of(t, struct fixture, transport);
-
-    assert_true(f->n_calls < CALLS_MAX);
-    f->calls[f->n_calls++] = call;
-}
-
-static void timer_set(struct transport *t, struct timer *timer, uint64_t due_us)
-{
-    struct fixture *f = container_of(t, struct fixture, transport);
-    unsigned i = 0;
-
-    while (f->timers[i] != NULL && f->timers[i] != timer)
-        assert_true(++i < CALLS_MAX);
-    f->timers[i] = timer;
-    timer->slot = i + 1;
-    timer->due_us = due_us;
-}
-
-static void timer_clear(struct transport *t, struct timer *timer)
-{
-    struct fixture *f = container_of(t, struct fixture, transport);
-
-    if (timer->slot > 0)
-        f->timers[timer->slot - 1] = NULL;
-    timer->slot = 0;
-}
-
-static const struct transport_ops by_hand = {keep_call, timer_set, timer_clear};
-
-static int setup_with(void **state, const char *json)
+static int setup_with(void **state, unsigned n_nodes)
 {
     struct fixture *f = calloc(1, sizeof *f);
-    struct client_opts opts = {.seed = 1, .proposer = 1, .timeout_ms = 1000};
-    struct err err = {""};
 
-    f->clock = (struct clock){now_us, now_us};
-    f->transport = (struct transport){&by_hand, &f->clock};
-    assert_int_equal(config_parse("test", span_str(json), &f->cfg, &err), 0);
-    assert_int_equal(health_new(3, &f->health), 0);
-    opts.ring = f->cfg->ring;
-    opts.transport = &f->transport;
-    opts.health = f->health;
-    assert_int_equal(client_new(&opts, &f->client), 0);
+    assert_non_null(f);
+    hand_init(&f->h, n_nodes, n_nodes, 1000);
     *state = f;
     return 0;
 }
 
 static int setup(void **state)
 {
-    return setup_with(state, "{\"nodes\":[{\"id\":\"n0\",\"addr\":\"h0:1\"},{\"id\":\"n1\","
-                             "\"addr\":\"h1:1\"},{\"id\":\"n2\",\"addr\":\"h2:1\"}],"
-                             "\"replication_factor\":3}");
+    return setup_with(state, 3);
 }
 
 static int setup_single(void **state)
 {
-    return setup_with(state, "{\"nodes\":[{\"id\":\"n0\",\"addr\":\"h0:1\"}],"
-                             "\"replication_factor\":1}");
+    return setup_with(state, 1);
 }
 
 static int teardown(void **state)
 {
     struct fixture *f = *state;
 
-    client_free(f->client);
-    health_free(f->health);
-    config_free(f->cfg);
+    hand_run_out(&f->h); /* whatever a test that failed left under way */
+    hand_fini(&f->h);
     free(f);
     return 0;
 }
 
-/* Ends the i-th call with these bytes. */
-static void answer_bytes(struct fixture *f, unsigned i, struct span bytes)
-{
-    struct call *call = f->calls[i];
-    struct blob *blob = blob_new(bytes.len);
-
-    memcpy(blob->data, bytes.data, bytes.len);
-    f->calls[i] = NULL;
-    call->done(call, 0, blob);
-}
-
-/* Ends the i-th call with this answer of a node in its life number `incarnation`. */
-static void answer(struct fixture *f, unsigned i, struct answer a, uint64_t incarnation)
-{
-    struct buf bytes = {0};
-
-    a.clock_ms = 1000;
-    a.incarnation = incarnation;
-    answer_encode(&bytes, a.kind == ANS_STATE ? span_str("k") : span_of(NULL, 0), &a);
-    assert_int_equal(bytes.err, 0);
-    answer_bytes(f, i, buf_span(&bytes));
-    buf_fini(&bytes);
-}
-
-/* Ends all that is under way, so that the client can be freed. */
 static void give_up(struct fixture *f, struct op *op)
 {
     if (f->n_done == 0)
         op_cancel(op);
-    for (unsigned i = 0; i < CALLS_MAX; i++) {
-        if (f->timers[i] != NULL && f->timers[i]->due_us == 0) {
-            struct timer *t = f->timers[i];
-
-            timer_clear(&f->transport, t);
-            t->fire(t);
-        }
-    }
-    for (unsigned i = 0; i < f->n_calls; i++)
-        if (f->calls[i] != NULL)
-            f->calls[i]->done(f->calls[i], -ECANCELED, NULL);
+    hand_run_out(&f->h);
 }
 
 static void on_read(void *arg, struct read_result *res)
@@ -169,12 +73,12 @@ static const struct record older = {.version = {5, 7}, .seq = 0};
 static struct op *read_up_to_mending(struct fixture *f)
 {
     struct read_args args = {.key = span_str("k")};
-    struct op *op = client_read(f->client, &args, on_read, f);
+    struct op *op = client_read(f->h.client, &args, on_read, f);
 
-    assert_int_equal(f->n_calls, 2);
-    answer(f, 0, (struct answer){.kind = ANS_STATE, .record = newer}, 5);
-    answer(f, 1, (struct answer){.kind = ANS_STATE, .record = older}, 6);
-    assert_int_equal(f->n_calls, 3);
+    assert_int_equal(f->h.n_calls, 2);
+    hand_answer(&f->h, 0, (struct answer){.kind = ANS_STATE, .record = newer}, 5);
+    hand_answer(&f->h, 1, (struct answer){.kind = ANS_STATE, .record = older}, 6);
+    assert_int_equal(f->h.n_calls, 3);
     assert_int_equal(f->n_done, 0);
     return op;
 }
@@ -184,7 +88,7 @@ static void a_read_brings_the_newest_record_to_a_majority(void **state)
     struct fixture *f = *state;
     struct op *op = read_up_to_mending(f);
 
-    answer(f, 2, (struct answer){.kind = ANS_ACCEPTED}, 6);
+    hand_answer(&f->h, 2, (struct answer){.kind = ANS_ACCEPTED}, 6);
     assert_int_equal(f->n_done, 1);
     assert_int_equal(f->err, 0);
     assert_int_equal(f->version.counter, 10);
@@ -201,8 +105,9 @@ static void who_lost_its_disk_meanwhile_does_not_count_for_the_majority(void **s
     struct op *op = read_up_to_mending(f);
     struct buf known = {0};
 
-    answer_add_known(&known, ring_replicas(f->cfg->ring, span_str("k"))[0], 50);
-    answer(f, 2, (struct answer){.kind = ANS_ACCEPTED, .n_known = 1, .known = buf_span(&known)}, 6);
+    answer_add_known(&known, ring_replicas(f->h.cfg->ring, span_str("k"))[0], 50);
+    hand_answer(&f->h, 2,
+                (struct answer){.kind = ANS_ACCEPTED, .n_known = 1, .known = buf_span(&known)}, 6);
     assert_int_equal(f->n_done, 0);
     buf_fini(&known);
     give_up(f, op);
@@ -214,9 +119,9 @@ static void bytes_that_are_no_answer_are_not_taken_for_damaged_data(void **state
 {
     struct fixture *f = *state;
     struct read_args args = {.key = span_str("k")};
-    struct op *op = client_read(f->client, &args, on_read, f);
+    struct op *op = client_read(f->h.client, &args, on_read, f);
 
-    answer_bytes(f, 0, span_str("{\"status\":503,\"detail\":\"out of memory\"}"));
+    hand_answer_bytes(&f->h, 0, span_str("{\"status\":503,\"detail\":\"out of memory\"}"));
     assert_int_equal(f->n_done, 0); /* it tries again, until its time is up */
     give_up(f, op);
     assert_int_equal(f->err, -EINTR);
@@ -227,16 +132,136 @@ static void a_key_that_every_replica_finds_damaged_is_told_so_at_once(void **sta
 {
     struct fixture *f = *state;
     struct read_args args = {.key = span_str("k")};
-    struct op *op = client_read(f->client, &args, on_read, f);
-    struct answer damaged = {.kind = ANS_ERROR, .status = status_from_errno(-EBADMSG)};
+    struct op *op = client_read(f->h.client, &args, on_read, f);
 
     for (unsigned i = 0; i < 3; i++) {
         assert_int_equal(f->n_done, 0);
-        assert_int_equal(f->n_calls, i == 0 ? 2 : 3);
-        answer(f, i, damaged, 5 + i);
+        assert_int_equal(f->h.n_calls, i == 0 ? 2 : 3);
+        hand_damaged(&f->h, i);
     }
     assert_int_equal(f->n_done, 1);
     assert_int_equal(f->err, -EBADMSG);
+    give_up(f, op);
+}
+
+/* --- damaged values --------------------------------------------------------------------------- */
+
+static void on_value(void *arg, struct read_result *res)
+{
+    struct fixture *f = arg;
+
+    on_read(arg, res);
+    f->got_value = span_eq(value_span(res->value), span_str("value"));
+}
+
+static struct record valued(struct buf *sums)
+{
+    struct record rec = newer;
+
+    record_sums(sums, span_str("value"));
+    rec.size = 5;
+    rec.sums = buf_span(sums);
+    return rec;
+}
+
+static struct op *read_value(struct fixture *f)
+{
+    struct read_args args = {.key = span_str("k"), .want_value = true, .length = READ_ALL};
+    struct op *op = client_read(f->h.client, &args, on_value, f);
+
+    assert_non_null(op);
+    assert_int_equal(f->h.n_calls, 2);
+    assert_true(hand_message(&f->h, 0).flags & MSG_WANT_VALUE);
+    assert_int_equal(hand_message(&f->h, 1).flags, 0);
+    return op;
+}
+
+static void a_value_that_its_first_holder_finds_damaged_comes_from_the_next(void **state)
+{
+    struct fixture *f = *state;
+    struct buf sums = {0};
+    struct record rec = valued(&sums);
+    struct op *op = read_value(f);
+
+    hand_damaged(&f->h, 0);
+    assert_int_equal(f->h.n_calls, 3);
+    assert_true(hand_message(&f->h, 2).flags & MSG_WANT_VALUE);
+    hand_answer(&f->h, 1, (struct answer){.kind = ANS_STATE, .record = rec}, 5);
+    hand_answer_value(&f->h, 2, (struct answer){.kind = ANS_STATE, .record = rec},
+                      span_str("value"));
+    assert_true(f->n_done == 1 && f->err == 0 && f->got_value);
+    buf_fini(&sums);
+    give_up(f, op);
+}
+
+/*
+ * The bytes are bad at two of three, their records are not: the three still agree on a version, and
+ * the value comes from the only one that has it whole, which was not asked for it at first.
+ */
+static void a_value_that_two_of_three_find_damaged_comes_from_the_third(void **state)
+{
+    struct fixture *f = *state;
+    struct buf sums = {0};
+    struct record rec = valued(&sums);
+    struct answer a = {.kind = ANS_STATE, .record = rec};
+    struct op *op = read_value(f);
+
+    hand_damaged(&f->h, 0);
+    hand_answer(&f->h, 1, a, 5);
+    hand_damaged(&f->h, 2);
+    assert_int_equal(f->n_done, 0);
+    assert_int_equal(f->h.n_calls, 5); /* at once, and the versions alone */
+    for (unsigned i = 3; i < 5; i++) {
+        assert_int_equal(hand_message(&f->h, i).flags, 0);
+        hand_answer(&f->h, i, a, 5);
+    }
+    assert_int_equal(f->h.n_calls, 6);
+    assert_true(ballot_cmp(hand_message(&f->h, 5).pin, rec.version) == 0);
+    assert_int_equal(hand_place(&f->h, 5), 0);
+    hand_damaged(&f->h, 5);
+    assert_int_equal(hand_place(&f->h, 6), 1);
+    hand_answer_value(&f->h, 6, a, span_str("value"));
+    assert_true(f->n_done == 1 && f->err == 0 && f->got_value);
+    buf_fini(&sums);
+    give_up(f, op);
+}
+
+static void a_version_whose_value_all_but_the_last_holder_find_damaged_comes_from_that(void **state)
+{
+    struct fixture *f = *state;
+    struct buf sums = {0};
+    struct record rec = valued(&sums);
+    struct read_args args = {
+        .key = span_str("k"), .want_value = true, .length = READ_ALL, .pin = rec.version};
+    struct op *op = client_read(f->h.client, &args, on_value, f);
+
+    hand_damaged(&f->h, 0);
+    hand_damaged(&f->h, 1);
+    assert_int_equal(f->n_done, 0);
+    hand_answer_value(&f->h, 2, (struct answer){.kind = ANS_STATE, .record = rec},
+                      span_str("value"));
+    assert_true(f->n_done == 1 && f->err == 0 && f->got_value);
+    buf_fini(&sums);
+    give_up(f, op);
+}
+
+/* --- whom it asks ----------------------------------------------------------------------------- */
+
+static void a_replica_that_recovers_is_asked_last(void **state)
+{
+    struct fixture *f = *state;
+    unsigned first = ring_replicas(f->h.cfg->ring, span_str("k"))[0];
+    struct read_args args = {.key = span_str("k")};
+    struct op *op;
+
+    health_answered(f->h.health, first, HAND_START_US, 100, false, 1000, 5);
+    health_hello(f->h.health, first, 0, 0, 0, true);
+    op = client_read(f->h.client, &args, on_read, f);
+    assert_int_equal(f->h.n_calls, 2);
+    assert_int_equal(hand_place(&f->h, 0), 1);
+    assert_int_equal(hand_place(&f->h, 1), 2);
+    hand_fail(&f->h, 0, -ECONNREFUSED);
+    assert_int_equal(hand_place(&f->h, 2), 0);
     give_up(f, op);
 }
 
@@ -251,6 +276,14 @@ int main(void)
                                         setup_single, teardown),
         cmocka_unit_test_setup_teardown(a_key_that_every_replica_finds_damaged_is_told_so_at_once,
                                         setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            a_value_that_its_first_holder_finds_damaged_comes_from_the_next, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_value_that_two_of_three_find_damaged_comes_from_the_third,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            a_version_whose_value_all_but_the_last_holder_find_damaged_comes_from_that, setup,
+            teardown),
+        cmocka_unit_test_setup_teardown(a_replica_that_recovers_is_asked_last, setup, teardown),
     };
 
     return cmocka_run_group_tests_name("read", tests, NULL, NULL);

@@ -350,6 +350,67 @@ static void three_nodes_cover_without_any_one_but_not_without_two(void **state)
     ring_free(r);
 }
 
+/* --- sets ---------------------------------------------------------------------------------- */
+
+static int node_cmp(const void *a, const void *b)
+{
+    unsigned x = *(const unsigned *)a, y = *(const unsigned *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static unsigned times_found(const struct ring *r, const unsigned *sorted)
+{
+    unsigned n = 0;
+
+    for (uint32_t i = 0; i < ring_n_sets(r); i++)
+        n += memcmp(ring_set(r, i), sorted, ring_n_replicas(r) * sizeof(*sorted)) == 0;
+    return n;
+}
+
+static void sets_are_those_of_the_keys_each_once(void **state)
+{
+    static const struct {
+        unsigned n, replication_factor;
+    } cases[] = {{1, 1}, {1, 3}, {2, 2}, {3, 3}, {5, 2}, {6, 3}, {7, 5}};
+
+    (void)state;
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        struct ring *r = ring_of_n(cases[c].n, RING_FNV1A, cases[c].replication_factor);
+        bool shares[7][7] = {{false}};
+
+        for (uint64_t key = 0; key < 3000; key++) {
+            const unsigned *list = ring_replicas(r, span_of(&key, sizeof(key)));
+            unsigned sorted[7];
+
+            memcpy(sorted, list, ring_n_replicas(r) * sizeof(*list));
+            qsort(sorted, ring_n_replicas(r), sizeof(*sorted), node_cmp);
+            assert_int_equal(times_found(r, sorted), 1);
+        }
+        for (uint32_t i = 0; i < ring_n_sets(r); i++) {
+            assert_int_equal(times_found(r, ring_set(r, i)), 1);
+            for (unsigned a = 0; a < ring_n_replicas(r); a++)
+                for (unsigned b = 0; b < ring_n_replicas(r); b++)
+                    shares[ring_set(r, i)[a]][ring_set(r, i)[b]] = true;
+        }
+        for (unsigned a = 0; a < cases[c].n; a++)
+            for (unsigned b = 0; b < cases[c].n; b++)
+                assert_int_equal(ring_shares(r, a, b), shares[a][b]);
+        ring_free(r);
+    }
+}
+
+static void nodes_that_hold_no_key_together_share_nothing(void **state)
+{
+    struct ring *r = ring_of_n(9, RING_FNV1A, 1);
+
+    (void)state;
+    assert_int_equal(ring_n_sets(r), 9);
+    assert_true(ring_shares(r, 4, 4));
+    assert_false(ring_shares(r, 4, 5));
+    ring_free(r);
+}
+
 /* --- shape --------------------------------------------------------------------------------- */
 
 static void replicas_are_distinct_and_as_many_as_there_can_be(void **state)
@@ -566,6 +627,8 @@ int main(void)
         cmocka_unit_test(random_rings_place_keys_as_the_naive_walk_does),
         cmocka_unit_test(a_listing_is_covered_just_when_every_set_has_its_majority),
         cmocka_unit_test(three_nodes_cover_without_any_one_but_not_without_two),
+        cmocka_unit_test(sets_are_those_of_the_keys_each_once),
+        cmocka_unit_test(nodes_that_hold_no_key_together_share_nothing),
         cmocka_unit_test(replicas_are_distinct_and_as_many_as_there_can_be),
         cmocka_unit_test(a_node_of_one_point_owns_everything),
         cmocka_unit_test(shares_are_the_part_of_the_keys_that_a_node_owns_first),
