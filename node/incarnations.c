@@ -2,7 +2,7 @@
 #include "node/incarnations.h"
 
 #include <errno.h>
-#include <inttypes.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -15,50 +15,64 @@
 #define RANDOM_BITS 12u
 #define BORN_US_MAX (UINT64_MAX >> RANDOM_BITS)
 
-struct incarnations {
-    struct store *store;
-    const struct config *cfg;
-    unsigned n_nodes, self;
-    pthread_mutex_t lock;      /* around changes */
-    _Atomic uint64_t newest[]; /* by node index; of the others durable as "known" */
+/* The value "recovering" of the store; one that was made before there was such is whole. */
+enum wholeness {
+    WHOLE = 0,
+    RECOVERING = 1,
+    RENEWING = 2, /* it is to get a new incarnation, and to recover then */
 };
+
+struct incarnations {
+    struct incarnations_opts opts;
+    _Atomic bool recovering;
+    pthread_mutex_t lock; /* around changes */
+    /* By node index. Of the others durable as "known", and "founders"; 0: none. */
+    _Atomic uint64_t *newest, *founders;
+    _Atomic uint64_t own; /* durable as "incarnation" */
+    _Atomic uint64_t words[];
+};
+
+/* --- lists of nodes ------------------------------------------------------------------ */
 
 /*
  * The name under which a node is kept: a ring with more nodes has other indexes, but the same ids.
  */
 static struct span node_name(const struct incarnations *in, unsigned node, char text[16])
 {
-    if (in->cfg != NULL)
-        return span_str(in->cfg->nodes[node].id);
+    if (in->opts.cfg != NULL)
+        return span_str(in->opts.cfg->nodes[node].id);
     snprintf(text, 16, "#%u", node);
     return span_str(text);
 }
 
-static int write_known(struct incarnations *in, unsigned node, uint64_t incarnation)
+/* Writes what is known of each node; of one of them, instead, this (NODE_NONE: of none). */
+#define NODE_NONE UINT_MAX
+static int write_list(struct incarnations *in, const char *state, const _Atomic uint64_t *list,
+                      unsigned node, uint64_t incarnation)
 {
     struct buf text = {0};
     char name[16];
     int err;
 
-    for (unsigned i = 0; i < in->n_nodes; i++) {
-        uint64_t v = i == node ? incarnation : atomic_load(&in->newest[i]);
+    for (unsigned i = 0; i < in->opts.n_nodes; i++) {
+        uint64_t v = i == node ? incarnation : atomic_load(&list[i]);
 
-        if (i == in->self || v == 0)
+        if (i == in->opts.self || v == 0)
             continue;
         buf_bytes16(&text, node_name(in, i, name));
         buf_u64(&text, v);
     }
     err = text.err;
     if (err == 0)
-        err = in->store->ops->state_put(in->store, "known", buf_span(&text));
+        err = in->opts.store->ops->state_put(in->opts.store, state, buf_span(&text));
     buf_fini(&text);
     return err;
 }
 
-static int read_known(struct incarnations *in)
+static int read_list(struct incarnations *in, const char *state, _Atomic uint64_t *list)
 {
     struct buf text = {0};
-    int err = in->store->ops->state_get(in->store, "known", &text);
+    int err = in->opts.store->ops->state_get(in->opts.store, state, &text);
     struct cursor c = cursor_of(buf_span(&text));
     char name[16];
 
@@ -69,73 +83,133 @@ static int read_known(struct incarnations *in)
         uint64_t v = cursor_u64(&c);
 
         err = c.err;
-        for (unsigned i = 0; err == 0 && i < in->n_nodes; i++) {
+        for (unsigned i = 0; err == 0 && i < in->opts.n_nodes; i++) {
             if (span_eq(id, node_name(in, i, name)))
-                in->newest[i] = v;
+                list[i] = v;
         }
     }
     buf_fini(&text);
     return err;
 }
 
-/*
- * When the store was made orders it behind those that the node had before; a clock that went back
- * meanwhile would let a new store look like an old one, which nobody listens to: safe, and seen.
- */
-static int make_own(struct incarnations *in, uint64_t born_us, uint64_t seed)
-{
-    uint64_t random = hash_fmix64(seed) >> (64 - RANDOM_BITS);
-    uint64_t own = (born_us < BORN_US_MAX ? born_us : BORN_US_MAX) << RANDOM_BITS | random | 1;
-    struct buf text = {0};
-    int err;
+/* --- one's own ----------------------------------------------------------------------- */
 
-    buf_u64(&text, own);
-    err = text.err;
-    if (err == 0)
-        err = in->store->ops->state_put(in->store, "incarnation", buf_span(&text));
-    if (err == 0)
-        in->newest[in->self] = own;
+static int write_wholeness(struct incarnations *in, enum wholeness w)
+{
+    uint8_t byte = (uint8_t)w;
+
+    return in->opts.store->ops->state_put(in->opts.store, "recovering", span_of(&byte, 1));
+}
+
+static int read_wholeness(struct incarnations *in, enum wholeness *out)
+{
+    struct buf text = {0};
+    int err = in->opts.store->ops->state_get(in->opts.store, "recovering", &text);
+
+    if (err == -ENOENT) {
+        *out = WHOLE;
+        err = 0;
+    } else if (err == 0 && (text.len != 1 || text.data[0] > RENEWING)) {
+        err = -EBADMSG;
+    } else if (err == 0) {
+        *out = (enum wholeness)text.data[0];
+    }
     buf_fini(&text);
     return err;
 }
 
-static int read_own(struct incarnations *in, uint64_t born_us, uint64_t seed)
+/*
+ * When the store was made orders it behind those that the node had before. Where the clock went
+ * back meanwhile, and the others tell of one that is higher, it gets another, above that.
+ */
+static int make_own(struct incarnations *in, uint64_t than)
+{
+    uint64_t random = hash_fmix64(in->opts.seed ^ than) >> (64 - RANDOM_BITS);
+    uint64_t born = in->opts.born_us < BORN_US_MAX ? in->opts.born_us : BORN_US_MAX, own;
+    struct buf text = {0};
+    int err;
+
+    if (born <= than >> RANDOM_BITS)
+        born = (than >> RANDOM_BITS) + 1;
+    if (born > BORN_US_MAX)
+        return -ERANGE;
+    own = born << RANDOM_BITS | random | 1;
+    buf_u64(&text, own);
+    err = text.err;
+    if (err == 0)
+        err = in->opts.store->ops->state_put(in->opts.store, "incarnation", buf_span(&text));
+    if (err == 0)
+        atomic_store(&in->own, own);
+    buf_fini(&text);
+    return err;
+}
+
+/* *out: 0 where the store has none. */
+static int read_own(struct incarnations *in, uint64_t *out)
 {
     struct buf text = {0};
-    int err = in->store->ops->state_get(in->store, "incarnation", &text);
+    int err = in->opts.store->ops->state_get(in->opts.store, "incarnation", &text);
     struct cursor c = cursor_of(buf_span(&text));
 
     if (err == -ENOENT) {
-        err = make_own(in, born_us, seed);
+        *out = 0;
+        err = 0;
     } else if (err == 0) {
         uint64_t own = cursor_u64(&c);
 
         if (c.err < 0 || cursor_left(&c) > 0 || own == 0)
             err = -EBADMSG;
         else
-            in->newest[in->self] = own;
+            *out = own;
     }
     buf_fini(&text);
     return err;
 }
 
-int incarnations_open(struct store *store, const struct config *cfg, unsigned n_nodes,
-                      unsigned self, uint64_t born_us, uint64_t seed, struct incarnations **out,
+/*
+ * What a crash leaves between the steps is begun again by the next start: without an incarnation,
+ * or RENEWING.
+ */
+static int open_own(struct incarnations *in)
+{
+    enum wholeness w = WHOLE;
+    uint64_t own = 0;
+    int err = read_wholeness(in, &w);
+    bool renew;
+
+    if (err == 0)
+        err = read_own(in, &own);
+    if (err < 0)
+        return err;
+    renew = own == 0 || in->opts.distrusted || w == RENEWING;
+    in->recovering = renew || w == RECOVERING;
+    in->own = own;
+    if (renew && w != RENEWING)
+        err = write_wholeness(in, RENEWING);
+    if (renew && err == 0)
+        err = make_own(in, own);
+    if (renew && err == 0)
+        err = write_wholeness(in, RECOVERING);
+    return err;
+}
+
+int incarnations_open(const struct incarnations_opts *opts, struct incarnations **out,
                       struct err *err)
 {
-    struct incarnations *in = calloc(1, sizeof(*in) + n_nodes * sizeof(in->newest[0]));
+    struct incarnations *in = calloc(1, sizeof(*in) + 2 * opts->n_nodes * sizeof(in->words[0]));
     int ret;
 
     if (in == NULL)
-        return err_set(err, -ENOMEM, "no memory for %u nodes", n_nodes);
-    in->store = store;
-    in->cfg = cfg;
-    in->n_nodes = n_nodes;
-    in->self = self;
+        return err_set(err, -ENOMEM, "no memory for %u nodes", opts->n_nodes);
+    in->opts = *opts;
+    in->newest = in->words;
+    in->founders = in->words + opts->n_nodes;
     pthread_mutex_init(&in->lock, NULL);
-    ret = read_known(in);
+    ret = read_list(in, "known", in->newest);
     if (ret == 0)
-        ret = read_own(in, born_us, seed);
+        ret = read_list(in, "founders", in->founders);
+    if (ret == 0)
+        ret = open_own(in);
     if (ret < 0) {
         incarnations_close(in);
         return err_set(err, ret, "cannot read or make the incarnation of this store: %s",
@@ -153,22 +227,78 @@ void incarnations_close(struct incarnations *in)
     free(in);
 }
 
+bool incarnations_recovering(const struct incarnations *in)
+{
+    return atomic_load(&in->recovering);
+}
+
+int incarnations_renew(struct incarnations *in, uint64_t than)
+{
+    int err = -EINVAL;
+
+    pthread_mutex_lock(&in->lock);
+    if (in->recovering)
+        err = make_own(in, than > in->own ? than : in->own);
+    pthread_mutex_unlock(&in->lock);
+    return err;
+}
+
+int incarnations_recovered(struct incarnations *in)
+{
+    int err = -EINVAL;
+
+    pthread_mutex_lock(&in->lock);
+    if (in->recovering)
+        err = write_wholeness(in, WHOLE);
+    if (err == 0)
+        atomic_store(&in->recovering, false);
+    pthread_mutex_unlock(&in->lock);
+    return err;
+}
+
+int incarnations_found(struct incarnations *in, const struct founder *others, unsigned n)
+{
+    int err = 0;
+
+    if (!incarnations_recovering(in))
+        return -EINVAL;
+    pthread_mutex_lock(&in->lock);
+    for (unsigned i = 0; i < n && err == 0; i++) {
+        if (others[i].node >= in->opts.n_nodes)
+            err = -EINVAL;
+        else
+            atomic_store(&in->founders[others[i].node], others[i].incarnation);
+    }
+    if (err == 0)
+        err = write_list(in, "founders", in->founders, NODE_NONE, 0);
+    pthread_mutex_unlock(&in->lock);
+    return err < 0 ? err : incarnations_recovered(in);
+}
+
+/* --- of the others ------------------------------------------------------------------- */
+
 uint64_t incarnations_get(const struct incarnations *in, unsigned node)
 {
-    return atomic_load(&in->newest[node]);
+    return atomic_load(node == in->opts.self ? &in->own : &in->newest[node]);
+}
+
+bool incarnations_cofounder(const struct incarnations *in, unsigned node, uint64_t incarnation)
+{
+    return incarnation != 0 && atomic_load(&in->founders[node]) == incarnation &&
+           incarnations_get(in, node) <= incarnation;
 }
 
 int incarnations_learn(struct incarnations *in, unsigned node, uint64_t incarnation)
 {
     int err = 0;
 
-    if (node >= in->n_nodes || node == in->self)
+    if (node >= in->opts.n_nodes || node == in->opts.self)
         return -EINVAL;
     if (incarnation <= atomic_load(&in->newest[node]))
         return 0;
     pthread_mutex_lock(&in->lock);
     if (incarnation > atomic_load(&in->newest[node])) {
-        err = write_known(in, node, incarnation);
+        err = write_list(in, "known", in->newest, node, incarnation);
         if (err == 0)
             atomic_store(&in->newest[node], incarnation);
     }

@@ -1,7 +1,8 @@
 /*
  * incarnations.h - which life each node of the ring is in, as far as this node knows: its own id,
- * made with its store, and the newest of every other that it was ever told, durably. An answer that
- * names them lets a client throw away what a node said before it lost its disk.
+ * made with its store, and whether that store is whole yet; the newest of every other that it was
+ * ever told, durably. An answer that names them lets a client throw away what a node said before it
+ * lost its disk.
  */
 #ifndef KVFS_NODE_INCARNATIONS_H
 #define KVFS_NODE_INCARNATIONS_H
@@ -11,12 +12,19 @@
 
 struct incarnations;
 
+struct incarnations_opts {
+    struct store *store;
+    const struct config *cfg; /* ids to keep them under; NULL: the indexes of the ring */
+    unsigned n_nodes, self;
+    uint64_t born_us, seed; /* of a new own one: wall clock, and 12 random bits from seed */
+    bool distrusted;        /* see replica_opts */
+};
+
 /*
- * Reads them from the store; a store without one of its own is new and gets one: born_us (wall
- * clock) and 12 random bits from seed. cfg: ids to keep them under; NULL: the indexes of the ring.
+ * Reads them from the store. One without an incarnation of its own is new, and gets one; so does
+ * one that is not trusted. Either is recovering, which is durable before the incarnation is.
  */
-int incarnations_open(struct store *store, const struct config *cfg, unsigned n_nodes,
-                      unsigned self, uint64_t born_us, uint64_t seed, struct incarnations **out,
+int incarnations_open(const struct incarnations_opts *opts, struct incarnations **out,
                       struct err *err);
 void incarnations_close(struct incarnations *in);
 
@@ -27,5 +35,24 @@ uint64_t incarnations_get(const struct incarnations *in, unsigned node);
  * 0.
  */
 int incarnations_learn(struct incarnations *in, unsigned node, uint64_t incarnation);
+
+/* --- one's own ----------------------------------------------------------------------- */
+
+/* A node that was new and empty when this one was. */
+struct founder {
+    unsigned node;
+    uint64_t incarnation;
+};
+
+/* Is this store not whole yet? Any thread, never blocks. */
+bool incarnations_recovering(const struct incarnations *in);
+/* While recovering: another one for this store, above `than`. -ERANGE: there is none. */
+int incarnations_renew(struct incarnations *in, uint64_t than);
+/* Durably: the store is whole from now on. */
+int incarnations_recovered(struct incarnations *in);
+/* The same, of a new cluster: it remembers with whom it began. */
+int incarnations_found(struct incarnations *in, const struct founder *others, unsigned n);
+/* Did it begin together with that node, which had this incarnation and has no newer one? */
+bool incarnations_cofounder(const struct incarnations *in, unsigned node, uint64_t incarnation);
 
 #endif

@@ -16,20 +16,30 @@
  *     routes_list.c     listings; query.[ch], base64.[ch]: the part of a URL behind '?'
  *     routes_replica.c  the cluster's own requests
  *     routes_admin.c    /replicas, /health, /status, /metrics; metrics.[ch]: counters
- *   replica.[ch]      PREPARE, ACCEPT, READ, LIST, HELLO; replica_impl.h: its insides, shared with
+ *   replica.[ch]      one node's part of the protocol; replica_impl.h: its insides, shared with
  *     request.c         a request on its way in
+ *     replica_key.c     PREPARE, ACCEPT, READ, DROP: what is answered about one key
+ *     replica_repair.c  DIGEST, KEYS; the walks that count the digests and look for damage
  *     reply.c           an answer on its way out
- *     promises.[ch]  incarnations.[ch]  scan.[ch] (listing)
+ *     present.[ch] (a key as the store has it)  damage.[ch] (those that are not whole)
+ *     promises.[ch]  incarnations.[ch]  scan.[ch] (listing)  digests.[ch] (for comparing nodes)
+ *   upkeep.[ch]       what a node does of its own accord:
+ *     scrub.[ch]        a thread that walks over the store: counts digests, verifies
+ *     repair.[ch]       on the cluster's first I/O thread; repair_impl.h: what its parts share
+ *       recovery.[ch]     a new store, until it votes; census.[ch]: who of the others counts;
+ *                         rescue.[ch]: one key
+ *       comparison.[ch]   with one peer; key_merge.[ch]: listings side by side
+ *       mending.[ch]  tombstones.[ch]
  *   store.h           the seam below: store_rocksdb.c (rocks.[ch], value_file.[ch], data_dir.[ch],
  *                     flusher.[ch]) and store_memory.c; watch.[ch] probes it
  *
  * Threads: the main one waits for a signal; kv-accept; the server's eight, which run handlers and
- * the replica; kv-deadlines; kv-store-watch; the cluster's I/O threads, which coordinate client
- * requests and reply to them; those of the store.
+ * the replica; kv-deadlines; kv-store-watch; kv-scrub; the cluster's I/O threads, which
+ * coordinate client requests and reply to them, and the first of which repairs; those of the store.
  *
- * Stop order: accept no more -> what is under way is answered (at most DRAIN_MS) -> the cluster
- * ends, and with it every operation, so that no connection is left waiting -> the server -> watch,
- * replica, store.
+ * Stop order: accept no more -> what is under way is answered (at most DRAIN_MS) -> the scrub
+ * ends -> the cluster ends, and with it every operation and the repair, so that no connection is
+ * left waiting -> the server -> watch, replica, store.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -183,27 +193,28 @@ static int open_replica(struct node *n, struct err *err)
         .clock = s->clock,
         .max_value_size = n->cfg->max_value_size,
     };
+    struct upkeep_opts upkeep = {
+        .cfg = n->cfg,
+        .self = s->self,
+        .clock = s->clock,
+        .accept_data_loss = n->opts.accept_data_loss,
+        .tombstone_age_us = n->opts.tombstone_age_s * 1000000,
+        .scrub_period_us = n->opts.scrub_period_s * 1000000,
+    };
     int r;
 
     if (getrandom(&opts.seed, sizeof(opts.seed), 0) != (ssize_t)sizeof(opts.seed))
         return err_set(err, -EIO, "no randomness: %s", strerror(errno));
+    r = upkeep_new(&upkeep, &s->upkeep);
+    if (r != 0)
+        return err_set(err, r, "no memory");
+    opts.on_damage = upkeep_damaged;
+    opts.on_damage_arg = s->upkeep;
     r = replica_open(&opts, &s->replica, err);
     if (r != 0)
         return r;
     r = watch_new(s->store, s->clock, &s->watch);
     return r == 0 ? 0 : err_set(err, r, "cannot watch the store: %s", strerror(-r));
-}
-
-/* A peer has said hello: what it is now must be known here, durably. */
-static void on_hello(void *arg, unsigned node, const struct answer *a)
-{
-    struct service *s = arg;
-    int err =
-        s->replica == NULL || node == s->self ? 0 : replica_learn(s->replica, node, a->incarnation);
-
-    if (err != 0)
-        log_event(LOG_LEVEL_ERROR, "cannot-store-incarnation", "node=%s error=%s",
-                  s->cfg->nodes[node].id, log_quote(strerror(-err), strlen(strerror(-err))));
 }
 
 static int open_cluster(struct node *n, struct err *err)
@@ -212,10 +223,8 @@ static int open_cluster(struct node *n, struct err *err)
         .cfg = n->cfg,
         .timeout_ms = TIMEOUT_DEFAULT_MS,
         .self = n->service.self,
-        .incarnation = n->service.replica == NULL ? 0 : replica_incarnation(n->service.replica),
-        .on_hello = on_hello,
-        .on_hello_arg = &n->service,
     };
+    struct service *s = &n->service;
     int r = transport_http_setup();
 
     if (r != 0)
@@ -223,7 +232,13 @@ static int open_cluster(struct node *n, struct err *err)
     r = listener_listen(n->listener, err);
     if (r != 0)
         return r;
-    return cluster_open(&opts, &n->service.cluster, err);
+    if (s->upkeep != NULL)
+        upkeep_guest(s->upkeep, s->replica, &opts);
+    r = cluster_open(&opts, &s->cluster, err);
+    if (r != 0 || s->upkeep == NULL)
+        return r;
+    r = upkeep_start(s->upkeep, s->cluster);
+    return r == 0 ? 0 : err_set(err, r, "cannot start the scrub: %s", strerror(-r));
 }
 
 static int open_server(struct node *n, struct err *err)
@@ -279,11 +294,13 @@ static void node_stop(struct node *n)
 
     if (n->server != NULL)
         server_drain(n->server, DRAIN_MS);
+    upkeep_stop(s->upkeep);
     /* What came in since then, on connections that were kept, gets a 503: the cluster stays. */
     if (s->cluster != NULL)
         cluster_stop(s->cluster);
     server_close(n->server);
     cluster_close(s->cluster);
+    upkeep_free(s->upkeep);
     listener_free(n->listener);
     watch_free(s->watch);
     if (s->replica != NULL)

@@ -1,14 +1,20 @@
 /* options.c - kvnode's command line. */
 #include "node/options.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <getopt.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#define SECONDS_MAX 315360000u /* ten years */
 
 static const char usage[] =
     "usage: kvnode --id ID [--config FILE] [--data DIR] [--store STORE] [--fsync MODE] "
     "[--no-forward]\n"
+    "              [--scrub-period SECONDS] [--tombstone-age SECONDS] [--accept-data-loss]\n"
     "       kvnode --gateway HOST:PORT [--config FILE]\n"
     "\n"
     "A storage node of a kvfs cluster, or a gateway: a router without storage.\n"
@@ -20,6 +26,11 @@ static const char usage[] =
     "  --fsync MODE         always (default): what is acknowledged is on the disk;\n"
     "                       everysec, never: a power loss may take the last of it\n"
     "  --no-forward         answer 421 for keys that this node has no replica of\n"
+    "  --scrub-period SECONDS   within which all data is read and verified (default: 604800)\n"
+    "  --tombstone-age SECONDS  after which what was deleted may be forgotten (default: 86400;\n"
+    "                       far longer than any message can be under way)\n"
+    "  --accept-data-loss   recover without the nodes that it waits for, and without what only\n"
+    "                       they had\n"
     "  --gateway HOST:PORT  serve clients at this address, keep nothing\n"
     "  --help, --version\n"
     "\n"
@@ -33,6 +44,9 @@ enum {
     OPT_FSYNC,
     OPT_GATEWAY,
     OPT_NO_FORWARD,
+    OPT_SCRUB_PERIOD,
+    OPT_TOMBSTONE_AGE,
+    OPT_ACCEPT_DATA_LOSS,
     OPT_HELP,
     OPT_VERSION
 };
@@ -45,6 +59,9 @@ static const struct option long_options[] = {
     {"fsync", required_argument, NULL, OPT_FSYNC},
     {"gateway", required_argument, NULL, OPT_GATEWAY},
     {"no-forward", no_argument, NULL, OPT_NO_FORWARD},
+    {"scrub-period", required_argument, NULL, OPT_SCRUB_PERIOD},
+    {"tombstone-age", required_argument, NULL, OPT_TOMBSTONE_AGE},
+    {"accept-data-loss", no_argument, NULL, OPT_ACCEPT_DATA_LOSS},
     {"help", no_argument, NULL, OPT_HELP},
     {"version", no_argument, NULL, OPT_VERSION},
     {NULL, 0, NULL, 0},
@@ -87,6 +104,19 @@ static int take_fsync(const char *arg, struct options *o)
     return complain("--fsync %s: it is always, everysec or never", arg);
 }
 
+static int take_seconds(const char *name, const char *arg, uint64_t *out)
+{
+    unsigned long long s;
+    char *end;
+
+    errno = 0;
+    s = strtoull(arg, &end, 10);
+    if (!isdigit((unsigned char)arg[0]) || *end != '\0' || errno != 0 || s < 1 || s > SECONDS_MAX)
+        return complain("--%s %s: it is a number of seconds, 1 to %u", name, arg, SECONDS_MAX);
+    *out = s;
+    return -1;
+}
+
 static int take_option(int opt, struct options *o)
 {
     switch (opt) {
@@ -109,6 +139,13 @@ static int take_option(int opt, struct options *o)
     case OPT_NO_FORWARD:
         o->forward = false;
         return -1;
+    case OPT_SCRUB_PERIOD:
+        return take_seconds("scrub-period", optarg, &o->scrub_period_s);
+    case OPT_TOMBSTONE_AGE:
+        return take_seconds("tombstone-age", optarg, &o->tombstone_age_s);
+    case OPT_ACCEPT_DATA_LOSS:
+        o->accept_data_loss = true;
+        return -1;
     case OPT_HELP:
         fputs(usage, stdout);
         return 0;
@@ -122,14 +159,19 @@ static int take_option(int opt, struct options *o)
 
 int options_parse(int argc, char **argv, struct options *out)
 {
-    struct options o = {.config = "cluster.json", .fsync = STORE_FSYNC_ALWAYS, .forward = true};
+    struct options o = {.config = "cluster.json",
+                        .fsync = STORE_FSYNC_ALWAYS,
+                        .forward = true,
+                        .tombstone_age_s = 86400,
+                        .scrub_period_s = 604800};
     bool stores = false; /* an option of the store was given */
     int opt, code, index = 0;
 
     while ((opt = getopt_long_only(argc, argv, "", long_options, &index)) != -1) {
         if (optarg != NULL && optarg[0] == '\0')
             return complain("--%s: the value is empty", long_options[index].name);
-        stores |= opt == OPT_STORE || opt == OPT_FSYNC;
+        stores |= opt == OPT_STORE || opt == OPT_FSYNC || opt == OPT_SCRUB_PERIOD ||
+                  opt == OPT_TOMBSTONE_AGE || opt == OPT_ACCEPT_DATA_LOSS;
         code = take_option(opt, &o);
         if (code >= 0)
             return code;
@@ -141,7 +183,8 @@ int options_parse(int argc, char **argv, struct options *out)
     if (o.id != NULL && o.gateway != NULL)
         return complain("--id and --gateway exclude each other");
     if (o.gateway != NULL && (o.data != NULL || stores || !o.forward))
-        return complain("a gateway has no --data, --store, --fsync and --no-forward");
+        return complain("a gateway has no --data, --store, --fsync, --no-forward, --scrub-period, "
+                        "--tombstone-age and --accept-data-loss");
     *out = o;
     return -1;
 }

@@ -12,6 +12,8 @@ struct options {
     bool memory;                       /* --store memory */
     enum store_fsync fsync;
     bool forward;
+    bool accept_data_loss;
+    uint64_t tombstone_age_s, scrub_period_s;
 };
 
 /*

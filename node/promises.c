@@ -21,7 +21,7 @@ _Static_assert(N_SLOTS % N_STRIPES == 0, "a slot belongs to one stripe");
 struct promises {
     struct store *store;
     uint64_t ahead_us;
-    struct ballot base;     /* the floor at the start */
+    struct ballot base;     /* the floor at the start; read under any stripe, changed under all */
     _Atomic uint64_t floor; /* durable; changed under floor_lock */
     pthread_mutex_t floor_lock;
     pthread_mutex_t stripes[N_STRIPES];
@@ -97,6 +97,18 @@ void promises_unlock(struct promises *p, unsigned slot)
     pthread_mutex_unlock(&p->stripes[slot % N_STRIPES]);
 }
 
+void promises_lock_all(struct promises *p)
+{
+    for (unsigned i = 0; i < N_STRIPES; i++)
+        pthread_mutex_lock(&p->stripes[i]);
+}
+
+void promises_unlock_all(struct promises *p)
+{
+    for (unsigned i = 0; i < N_STRIPES; i++)
+        pthread_mutex_unlock(&p->stripes[i]);
+}
+
 struct ballot promises_get(const struct promises *p, unsigned slot)
 {
     return ballot_max(p->slots[slot], p->base);
@@ -137,7 +149,7 @@ static int floor_cover(struct promises *p, uint64_t counter)
     floor = atomic_load(&p->floor);
     if (counter > floor || floor - counter < p->ahead_us / 2) {
         floor = counter;
-        if (p->ahead_us <= PROMISE_COUNTER_MAX - counter)
+        if (p->ahead_us <= BALLOT_COUNTER_MAX - counter)
             floor += p->ahead_us;
         err = floor_write_locked(p, floor);
     }
@@ -149,10 +161,24 @@ int promises_raise(struct promises *p, unsigned slot, struct ballot b)
 {
     int err;
 
-    assert(b.counter <= PROMISE_COUNTER_MAX);
+    assert(b.counter <= BALLOT_COUNTER_MAX);
     err = floor_cover(p, b.counter);
     if (err == 0)
         p->slots[slot] = ballot_max(p->slots[slot], b);
+    return err;
+}
+
+int promises_raise_all(struct promises *p, uint64_t counter)
+{
+    int err = 0;
+
+    assert(counter <= BALLOT_COUNTER_MAX);
+    pthread_mutex_lock(&p->floor_lock);
+    if (counter > atomic_load(&p->floor))
+        err = floor_write_locked(p, counter);
+    pthread_mutex_unlock(&p->floor_lock);
+    if (err == 0)
+        p->base = ballot_max(p->base, (struct ballot){counter, BALLOT_PROPOSER_MAX});
     return err;
 }
 

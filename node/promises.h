@@ -16,12 +16,6 @@
 
 struct promises;
 
-/*
- * Counters above are refused: they come from no clock (microseconds: the year 294,000), and one of
- * them would use up those that remain.
- */
-#define PROMISE_COUNTER_MAX (UINT64_C(1) << 63)
-
 /* Reads the floor. ahead_us: how many counters are reserved beyond the one that is needed. */
 int promises_open(struct store *store, uint64_t ahead_us, struct promises **out, struct err *err);
 void promises_close(struct promises *p);
@@ -32,13 +26,19 @@ void promises_close(struct promises *p);
  */
 unsigned promises_lock(struct promises *p, struct span key);
 void promises_unlock(struct promises *p, unsigned slot);
+/* All slots at once: nobody checks or stores anything meanwhile. Rare. */
+void promises_lock_all(struct promises *p);
+void promises_unlock_all(struct promises *p);
 /* The highest ballot promised for the slot. It must be locked, as for the next one. */
 struct ballot promises_get(const struct promises *p, unsigned slot);
 /*
  * Makes the floor cover b, durably, then b the slot's promise where it is higher. b.counter <=
- * PROMISE_COUNTER_MAX. Blocks on the disk once every few seconds.
+ * BALLOT_COUNTER_MAX. Blocks on the disk once every few seconds.
  */
 int promises_raise(struct promises *p, unsigned slot, struct ballot b);
+
+/* Every key counts as promised up to this counter, durably. All slots must be locked. */
+int promises_raise_all(struct promises *p, uint64_t counter);
 
 /* At or above every counter that this node promised or accepted. */
 uint64_t promises_floor(const struct promises *p);

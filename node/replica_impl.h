@@ -1,6 +1,6 @@
 /*
- * replica_impl.h - what replica.c (the answers) and request.c (a request on its way in) share; for
- * nobody else.
+ * replica_impl.h - the replica's insides, which its files share (see the map in main.c); for nobody
+ * else.
  */
 #ifndef KVFS_NODE_REPLICA_IMPL_H
 #define KVFS_NODE_REPLICA_IMPL_H
@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #include "common/hash.h"
+#include "node/damage.h"
 #include "node/incarnations.h"
 #include "node/promises.h"
 #include "node/replica.h"
@@ -16,7 +17,15 @@ struct replica {
     struct replica_opts opts;
     struct incarnations *incarnations;
     struct promises *promises;
-    _Atomic uint64_t n_doubts, n_settled; /* see check_certain() in replica.c */
+    _Atomic uint64_t n_doubts, n_settled; /* see replica_check_certain() */
+    struct damage *damage;
+    /*
+     * Kept from when they were indexed on; and those that are being counted just now, or NULL. Both
+     * are changed under a key's slot; indexed and fresh under all slots.
+     */
+    struct digests *digests, *fresh;
+    _Atomic bool indexed, index_needed;
+    _Atomic bool overfull; /* with damage; told soon, see replica_note_damage() */
 };
 
 /*
@@ -52,6 +61,44 @@ int request_fail(struct replica_request *rq, int err, const char *fmt, ...)
  * -ETIMEDOUT, noted.
  */
 int request_check_late(struct replica_request *rq);
+
+/* --- answers ------------------------------------------------------------------------- */
+
+/*
+ * Finishes an answer about key (empty: about none in particular), and puts its bytes into
+ * out->head. 0; else noted in rq.
+ */
+int replica_answer(struct replica_request *rq, struct span key, struct answer *a,
+                   struct reply *out);
+/* Notes that the key cannot be loaded: -EBADMSG where it is damaged. */
+int replica_fail_load(struct replica_request *rq, int err);
+/*
+ * A put that failed may be on the disk all the same, and show only after the next start. Whoever
+ * says what this node has, for others to rely on, must not do so in such doubt. It ends with the
+ * process, or with a write that succeeds, for the store begins a new log after a failure. 0, else
+ * noted.
+ */
+int replica_check_certain(struct replica_request *rq);
+/* Tells of damage below the records: err of a walk is -EBADMSG, or too many keys are damaged. */
+void replica_note_damage(struct replica *r, int err);
+
+/* replica_key.c */
+int replica_prepare(struct replica_request *rq, struct reply *out);
+int replica_accept(struct replica_request *rq, struct reply *out);
+int replica_read(struct replica_request *rq, struct reply *out);
+int replica_drop(struct replica_request *rq, struct reply *out);
+struct present;
+/*
+ * Puts the bytes from offset on, as many as length, widened to whole chunks, behind the answer; p
+ * was loaded with its value. Bytes in memory are verified here, those in a file chunk by chunk: the
+ * first one here, the others by reply_read(). -EBADMSG, -ENOMEM.
+ */
+int replica_attach(struct replica *r, struct span key, struct present *p, uint64_t offset,
+                   uint64_t length, struct answer *a, struct reply *out);
+
+/* replica_repair.c */
+int replica_digest(struct replica_request *rq, struct reply *out);
+int replica_keys(struct replica_request *rq, struct reply *out);
 
 /*
  * Whether an ACCEPT with a large value will be refused or is already done: then its value need not

@@ -2,7 +2,7 @@
  * reply.c - an answer of the replica, read out piece by piece: its head, then value bytes from
  * memory or, verified first, from a file.
  */
-#include "node/replica.h"
+#include "node/present.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -14,6 +14,7 @@ void reply_fini(struct reply *r)
     buf_fini(&r->head);
     value_fini(&r->value);
     record_copy_fini(&r->rec);
+    buf_fini(&r->key);
     free(r->chunk);
     if (r->fd >= 0)
         close(r->fd);
@@ -25,7 +26,10 @@ uint64_t reply_len(const struct reply *r)
     return r->head.len + (r->fd >= 0 ? r->file_len : r->value.len);
 }
 
-/* Reads len bytes at offset; a file that is shorter than its record says is damaged. */
+/*
+ * Reads len bytes at offset; a file that is shorter than its record says is damaged, and so is one
+ * that the disk cannot read.
+ */
 static int read_whole(int fd, uint8_t *out, size_t len, uint64_t offset)
 {
     while (len > 0) {
@@ -33,9 +37,7 @@ static int read_whole(int fd, uint8_t *out, size_t len, uint64_t offset)
 
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0)
-            return -EIO;
-        if (n == 0)
+        if (n <= 0)
             return -EBADMSG;
         out += n;
         len -= (size_t)n;
@@ -89,6 +91,8 @@ static int64_t read_value(struct reply *r, uint64_t pos, uint8_t *out, size_t ca
     if (n == 0)
         return 0;
     err = load_chunk(r, r->file_offset + pos);
+    if (err == -EBADMSG && r->replica != NULL)
+        present_damaged(r->replica, buf_span(&r->key), r->rec.rec.version);
     if (err < 0)
         return err;
     at = (size_t)((r->file_offset + pos) % CHUNK_SIZE);

@@ -48,7 +48,7 @@ int request_check_late(struct replica_request *rq)
 
 static int check_ballot(struct replica_request *rq, struct ballot b)
 {
-    if (b.counter > PROMISE_COUNTER_MAX || b.proposer == BALLOT_PROPOSER_MAX)
+    if (b.counter > BALLOT_COUNTER_MAX || b.proposer == BALLOT_PROPOSER_MAX)
         return request_fail(rq, -EINVAL, "no client has the ballot %" PRIu64 "/%" PRIu64, b.counter,
                             b.proposer);
     return 0;
@@ -76,12 +76,22 @@ static int check_accept(struct replica_request *rq)
     return check_ballot(rq, rec->version);
 }
 
+/* A recovering node knows nothing that others may rely on: of its own it takes and tells all. */
+static bool is_for_recovering(const struct replica_request *rq)
+{
+    const struct message *m = &rq->m;
+
+    return m->kind == MSG_HELLO || (m->kind == MSG_ACCEPT && (m->flags & MSG_RESTORE)) ||
+           (m->kind == MSG_KEYS && m->node == rq->r->opts.self);
+}
+
 /* All that can be told from the head alone. */
 static int check_head(struct replica_request *rq)
 {
     const struct replica_opts *opts = &rq->r->opts;
     const struct message *m = &rq->m;
-    bool of_key = m->kind == MSG_PREPARE || m->kind == MSG_ACCEPT || m->kind == MSG_READ;
+    bool of_key = m->kind == MSG_PREPARE || m->kind == MSG_ACCEPT || m->kind == MSG_READ ||
+                  m->kind == MSG_DROP;
     uint64_t value_len = rq->total - rq->head_len;
 
     if (m->ring != ring_fingerprint(opts->ring))
@@ -93,7 +103,9 @@ static int check_head(struct replica_request *rq)
     /* A peek asks all nodes what is below the key; of the key itself, others know nothing. */
     if (of_key && !(m->flags & MSG_PEEK) && !ring_is_replica(opts->ring, m->key, opts->self))
         return request_fail(rq, -EREMCHG, "this node is no replica of the key");
-    if (m->kind == MSG_PREPARE && check_ballot(rq, m->ballot) < 0)
+    if (replica_recovering(rq->r) && !is_for_recovering(rq))
+        return request_fail(rq, -EAGAIN, "recovering: this node does not have its records yet");
+    if ((m->kind == MSG_PREPARE || m->kind == MSG_DROP) && check_ballot(rq, m->ballot) < 0)
         return rq->err;
     if (m->kind == MSG_ACCEPT && check_accept(rq) < 0)
         return rq->err;

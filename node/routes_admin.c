@@ -49,6 +49,36 @@ struct task *replicas_begin(struct service *s, struct exchange *x, struct span r
 
 /* --- health ----------------------------------------------------------------------------------- */
 
+/* 1234567 as "1,234,567". */
+static void add_grouped(struct buf *out, uint64_t n)
+{
+    if (n >= 1000) {
+        add_grouped(out, n / 1000);
+        buf_addf(out, ",%03u", (unsigned)(n % 1000));
+    } else {
+        buf_addf(out, "%u", (unsigned)n);
+    }
+}
+
+static void reply_recovering(struct service *s, struct exchange *x)
+{
+    struct repair_progress p;
+    struct scrub_progress scrub;
+    struct buf text = {0};
+
+    upkeep_get(s->upkeep, &p, &scrub);
+    buf_add_str(&text, "recovering: ");
+    add_grouped(&text, p.n_done);
+    buf_add_str(&text, " of ");
+    add_grouped(&text, p.n_found);
+    buf_add_str(&text, " keys");
+    if (p.waits_for[0] != '\0')
+        buf_addf(&text, "; waits for %s", p.waits_for);
+    reply_problem(x, 503, "%.*s", text.err == 0 ? (int)text.len : 0,
+                  text.err == 0 ? (const char *)text.data : "");
+    buf_fini(&text);
+}
+
 struct task *health_begin(struct service *s, struct exchange *x, struct span rest)
 {
     struct buf text = {0};
@@ -61,6 +91,10 @@ struct task *health_begin(struct service *s, struct exchange *x, struct span res
     err = s->watch == NULL ? 0 : watch_state(s->watch);
     if (err != 0) {
         reply_problem(x, 503, "the store does not work: %s", strerror(-err));
+        return NULL;
+    }
+    if (s->replica != NULL && replica_recovering(s->replica)) {
+        reply_recovering(s, x);
         return NULL;
     }
     json_begin(&j, '{');
@@ -76,10 +110,9 @@ struct task *health_begin(struct service *s, struct exchange *x, struct span res
 
 /* --- status ----------------------------------------------------------------------------------- */
 
-/* The moment at which the monotonic clock showed mono_us, as RFC 3339. */
-static void json_moment(struct json *j, struct clock *clock, uint64_t mono_us)
+/* A moment of the wall clock, as RFC 3339. */
+static void json_wall(struct json *j, uint64_t us)
 {
-    uint64_t us = clock->wall_us(clock) - (clock->mono_us(clock) - mono_us);
     time_t t = (time_t)(us / 1000000);
     struct tm tm;
     char date[64], text[96];
@@ -88,6 +121,18 @@ static void json_moment(struct json *j, struct clock *clock, uint64_t mono_us)
         date[0] = '\0';
     snprintf(text, sizeof(text), "%s.%03uZ", date, (unsigned)(us / 1000 % 1000));
     json_str(j, span_str(text));
+}
+
+/* The moment at which the monotonic clock showed mono_us. */
+static void json_moment(struct json *j, struct clock *clock, uint64_t mono_us)
+{
+    json_wall(j, clock->wall_us(clock) - (clock->mono_us(clock) - mono_us));
+}
+
+static void add_number(struct json *j, const char *name, uint64_t n)
+{
+    json_key(j, name);
+    json_u64(j, n);
 }
 
 static void add_hex(struct json *j, const char *name, uint64_t v)
@@ -115,6 +160,10 @@ static void add_self(struct json *j, struct service *s)
         json_str(j, span_str(strerror(-err)));
     }
     add_hex(j, "incarnation", replica_incarnation(s->replica));
+    if (replica_recovering(s->replica)) {
+        json_key(j, "recovering");
+        json_bool(j, true);
+    }
     if (s->store->ops->stats(s->store, &st) != 0)
         return;
     json_key(j, "keys");
@@ -163,6 +212,46 @@ static void add_peer(struct json *j, struct service *s, unsigned node)
     json_u64(j, h.disk_total);
 }
 
+/* What this node does of its own accord. */
+static void add_repair(struct json *j, struct service *s)
+{
+    struct repair_progress p;
+    struct scrub_progress scrub;
+
+    upkeep_get(s->upkeep, &p, &scrub);
+    json_key(j, "repair");
+    json_begin(j, '{');
+    json_key(j, "recovering");
+    json_bool(j, p.recovering);
+    add_number(j, "keys_found", p.n_found);
+    add_number(j, "keys_recovered", p.n_done);
+    json_key(j, "waits_for");
+    json_str(j, span_str(p.waits_for));
+    add_number(j, "compared", p.n_compared);
+    add_number(j, "behind", p.n_behind);
+    add_number(j, "mended", p.n_mended);
+    add_number(j, "healed", p.n_healed);
+    add_number(j, "failed", p.n_failed);
+    add_number(j, "tombstones_dropped", p.n_dropped);
+    add_number(j, "damaged", replica_n_damaged(s->replica));
+    if (p.last_same_us != 0) {
+        json_key(j, "last_same");
+        json_wall(j, p.last_same_us);
+    }
+    json_key(j, "scrub");
+    json_begin(j, '{');
+    add_number(j, "passes", scrub.n_passes);
+    add_number(j, "keys", scrub.n_keys);
+    add_number(j, "bytes", scrub.n_bytes);
+    add_number(j, "damaged", scrub.n_damaged);
+    if (scrub.last_us != 0) {
+        json_key(j, "last");
+        json_wall(j, scrub.last_us);
+    }
+    json_end(j, '}');
+    json_end(j, '}');
+}
+
 static void add_ring(struct json *j, const struct config *cfg)
 {
     json_key(j, "ring");
@@ -202,6 +291,8 @@ struct task *status_begin(struct service *s, struct exchange *x, struct span res
     }
     json_end(&j, ']');
     add_ring(&j, s->cfg);
+    if (s->upkeep != NULL)
+        add_repair(&j, s);
     json_key(&j, "node");
     json_str(&j, span_str(s->name));
     json_key(&j, "version");

@@ -56,6 +56,10 @@ static void add_key(struct json *j, const struct entry *e)
     json_str(j, span_str(version));
     json_key(j, "mtime");
     json_time(j, e->mtime_ns);
+    if (e->flags & ENTRY_DAMAGED) { /* at too many replicas: nothing but its name is known */
+        json_key(j, "damaged");
+        json_bool(j, true);
+    }
     json_end(j, '}');
 }
 

@@ -13,6 +13,7 @@
 #include "node/metrics.h"
 #include "node/replica.h"
 #include "node/server.h"
+#include "node/upkeep.h"
 #include "node/watch.h"
 
 struct service {
@@ -21,10 +22,11 @@ struct service {
     struct cluster *cluster;
     struct metrics *metrics;
     const char *name; /* the node's id or the gateway's address */
-    uint32_t self;    /* MESSAGE_NODE_NONE: a gateway, which has no replica, store and watch */
+    uint32_t self;    /* MESSAGE_NODE_NONE: a gateway, which has nothing of: */
     struct replica *replica;
     struct store *store;
     struct watch *watch;
+    struct upkeep *upkeep;
     bool forward; /* coordinate also for keys whose replica this node is not */
     uint64_t started_us;
     struct budget memory;       /* of bodies and of large values on their way out */

@@ -70,7 +70,7 @@ static void where_encode(struct buf *out, struct where w)
         buf_u64(out, w.id);
 }
 
-/* Splits what meta holds. */
+/* Splits what meta holds. A key without any record would look as if it were not there. */
 static int where_decode(struct span meta, struct where *out, struct span *record)
 {
     struct cursor c = cursor_of(meta);
@@ -80,7 +80,7 @@ static int where_decode(struct span meta, struct where *out, struct span *record
         return -EBADMSG;
     if (w.place != PLACE_NONE)
         w.id = cursor_u64(&c);
-    if (c.err < 0)
+    if (c.err < 0 || cursor_left(&c) == 0)
         return -EBADMSG;
     *out = w;
     *record = cursor_bytes(&c, cursor_left(&c));

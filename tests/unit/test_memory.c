@@ -136,6 +136,7 @@ static void world_open(struct world *w)
         assert_int_equal(store_memory_open(&w->stores[i]), 0);
         ro.store = w->stores[i];
         assert_int_equal(replica_open(&ro, &w->replicas[i], &err), 0);
+        assert_int_equal(replica_found(w->replicas[i], NULL, 0), 0);
     }
     opts.ring = w->cfg->ring;
     opts.transport = &w->transport;

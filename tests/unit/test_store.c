@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -30,6 +31,7 @@
 
 #include "common/hash.h"
 #include "common/limits.h"
+#include "node/rocks.h"
 #include "node/store.h"
 
 /* --- fixture --------------------------------------------------------------------------- */
@@ -895,6 +897,30 @@ static void a_log_damaged_before_its_end_is_refused(void **state)
     span_free(value);
 }
 
+static void a_record_of_no_bytes_is_damage_and_not_absence(void **state)
+{
+    struct fixture *f = *state;
+    struct store_item item = STORE_ITEM_NONE;
+    struct rocks_batch *batch;
+    struct rocks *rocks;
+    char path[PATH_MAX];
+    struct err err;
+
+    put_text(f->s, "k", "r", "v");
+    close_store(f);
+    snprintf(path, sizeof(path), "%s/db", f->dir);
+    assert_int_equal(rocks_open(path, &rocks, &err), 0);
+    batch = rocks_batch_new(rocks);
+    rocks_batch_put(batch, ROCKS_META, span_str("k"), span_of("", 1), (struct span){0});
+    assert_int_equal(rocks_write(batch, true), 0);
+    rocks_batch_free(batch);
+    rocks_close(rocks);
+    open_store(f);
+    assert_int_equal(f->s->ops->get(f->s, span_str("k"), false, &item), -EBADMSG);
+    put_text(f->s, "k", "r", "v"); /* and can be mended */
+    assert_text(f->s, "k", "r", "v");
+}
+
 static void remove_file(const char *path)
 {
     assert_int_equal(unlink(path), 0);
@@ -1102,6 +1128,7 @@ int main(int argc, char **argv)
         IN_DIR(a_log_cut_short_loses_only_what_was_not_whole),
         IN_DIR(a_log_damaged_before_its_end_is_refused),
         IN_DIR(a_lost_file_is_damage_and_not_absence),
+        IN_DIR(a_record_of_no_bytes_is_damage_and_not_absence),
         IN_DIR(after_a_failed_write_every_later_one_fails_until_reopened),
         IN_DIR(a_full_disk_is_told_and_passes_when_there_is_room),
         IN_EVERYSEC(all_is_there_after_reopening),
