@@ -233,13 +233,14 @@ static bool explain(struct search *s, uint64_t left, struct state st)
 
 /*
  * Two answers: of operations one after the other, the later names no lower version; the same
- * version is the same write.
+ * version is the same write. No version at all says nothing: a tombstone may have been dropped.
  */
 static bool versions_agree(const struct history_op *a, const struct history_op *b)
 {
     int order;
 
-    if (!a->version_known || !b->version_known)
+    if (!a->version_known || !b->version_known || ballot_is_none(a->version) ||
+        ballot_is_none(b->version))
         return true;
     order = ballot_cmp(a->version, b->version);
     if (a->end < b->start && order > 0)

@@ -308,6 +308,39 @@ class Cluster:
     def http(self, method, path, body=None, headers=None, node=1, timeout=15, conn=None):
         return request(self.port(node), method, path, body, headers, timeout, conn=conn)
 
+    def repair(self, i):
+        """What the node tells of its own repair."""
+        return request(self.port(i), "GET", "/status", timeout=5).json()["repair"]
+
+    def replica(self, i, key):
+        """This node's own copy of a key (as in a path): status, version, bytes."""
+        a = request(self.port(i), "GET", f"/replica/{key}")
+        return a.status, a.headers["ETag"] if a.status == 200 else None, a.body if a.status == 200 else b""
+
+    def wait_same(self, keys, limit_s, what):
+        """Until all nodes, asked one by one, hold the same of every key; returns it by key."""
+        found = {}
+
+        def same():
+            for key in keys:
+                if key not in found:
+                    copies = [self.replica(i, key) for i in self.nodes()]
+                    if copies.count(copies[0]) < self.n or copies[0][0] not in (200, 404):
+                        self.differing = key, copies
+                        return False
+                    found[key] = copies[0]
+            return True
+
+        try:
+            wait_until(same, limit_s, what)
+        except AssertionError as e:
+            key, copies = self.differing
+            raise AssertionError(f"{e}: {key}: {[(s, v, len(b)) for s, v, b in copies]}") from None
+        return found
+
+    def wipe(self, i):
+        shutil.rmtree(self.data_dir(i))
+
     def mount(self, name="mnt", options=()):
         m = Mount(self.config_path, self.dir / name, options)
         self.mounts.append(m)

@@ -66,13 +66,20 @@ static void packet_free(struct packet *p)
     free(p);
 }
 
+/* Within one machine, where nothing is lost. */
+static bool is_local(const struct flight *f)
+{
+    return f->from->node == f->node;
+}
+
 static void packet_send(struct flight *f, bool is_answer, int err, struct blob *bytes, bool late)
 {
     struct sim *s = f->from->sim;
     struct packet *p = sim_alloc(sizeof *p);
-    uint64_t delay = rng_between(&s->rng, 20, s->net.delay_us);
+    bool local = is_local(f);
+    uint64_t delay = rng_between(&s->rng, 20, local ? 60 : s->net.delay_us);
 
-    if (late || rng_chance(&s->rng, s->net.linger))
+    if (late || (!local && rng_chance(&s->rng, s->net.linger)))
         delay += rng_below(&s->rng, s->net.linger_us + 1);
     p->arrive.fire = on_arrival;
     p->flight = f;
@@ -84,14 +91,45 @@ static void packet_send(struct flight *f, bool is_answer, int err, struct blob *
     sim_timer_set(s, &p->arrive, s->now_us + delay, NULL);
 }
 
+/* A node that the ballot of a message chooses; or none. */
+static unsigned chosen_by(const struct sim *s, struct ballot b, enum message_kind kind)
+{
+    return (unsigned)(rng_mix(b.counter ^ b.proposer ^ (uint64_t)kind << 60) %
+                      (s->opts.n_nodes + 1));
+}
+
+/* Is the request to come late, or not at all, on purpose (see struct sim_net)? */
+static bool is_picked_out(struct flight *f, const struct blob *bytes, bool *lost)
+{
+    struct sim *s = f->from->sim;
+    bool of_node = f->from->node != SIM_NO_NODE;
+    struct message m;
+    size_t head_len;
+
+    *lost = false;
+    if ((of_node ? s->net.lose_drop : s->net.straggle) == 0 ||
+        message_decode(span_of(bytes->data, bytes->len), &m, &head_len) < 0)
+        return false;
+    if (of_node)
+        *lost = m.kind == MSG_DROP && f->node == chosen_by(s, m.ballot, m.kind) &&
+                rng_chance(&s->rng, s->net.lose_drop);
+    else if (m.kind == MSG_ACCEPT)
+        return f->node != chosen_by(s, m.record.version, m.kind) &&
+               rng_chance(&s->rng, s->net.straggle);
+    else if (m.kind == MSG_PREPARE)
+        return f->node == chosen_by(s, m.ballot, m.kind) && rng_chance(&s->rng, s->net.straggle);
+    return *lost;
+}
+
 /* One way through the network: bytes may be NULL, with the error that the client gets. */
 static void post(struct flight *f, bool is_answer, int err, struct blob *bytes)
 {
     struct sim *s = f->from->sim;
+    bool lost = false, late = !is_answer && is_picked_out(f, bytes, &lost);
 
-    if (!rng_chance(&s->rng, s->net.lose))
-        packet_send(f, is_answer, err, bytes, false);
-    if (!is_answer && rng_chance(&s->rng, s->net.duplicate))
+    if (!lost && (is_local(f) || !rng_chance(&s->rng, s->net.lose)))
+        packet_send(f, is_answer, err, bytes, late);
+    if (!is_answer && !lost && !is_local(f) && rng_chance(&s->rng, s->net.duplicate))
         packet_send(f, is_answer, err, bytes, true);
 }
 
@@ -105,10 +143,11 @@ static void arrive_at_node(struct packet *p)
 
     if (f->from->cut_to[f->node] > s->now_us)
         return;
-    err = node->replica == NULL ? -ECONNREFUSED
-                                : sim_node_serve(node, f->from->index,
-                                                 span_of(p->bytes->data, p->bytes->len), &answer);
-    if (rng_chance(&s->rng, s->net.lose / 4)) { /* the connection breaks, it is not known when */
+    err = node->replica == NULL
+              ? -ECONNREFUSED
+              : sim_node_serve(node, f->from, span_of(p->bytes->data, p->bytes->len), &answer);
+    if (!is_local(f) &&
+        rng_chance(&s->rng, s->net.lose / 4)) { /* the connection breaks, it is not known when */
         blob_unref(answer);
         answer = NULL;
         err = -ECONNRESET;
@@ -204,13 +243,16 @@ static void on_probe(struct timer *t)
     struct hello_args args = {.self = MESSAGE_NODE_NONE, .timeout_ms = 400};
 
     for (args.node = 0; args.node < cl->sim->opts.n_nodes; args.node++) {
-        if (!health_up(cl->health, args.node))
+        struct health_info info = health_get(cl->health, args.node);
+
+        if (!info.up || info.recovering || info.doubtful)
             client_hello(cl->client, &args, probed, NULL);
     }
     sim_timer_set(cl->sim, t, cl->sim->now_us + HEALTH_PROBE_US, cl);
 }
 
-struct sim_client *sim_client_start(struct sim *s, uint32_t timeout_ms)
+/* Started and seeded; knows everybody. */
+static struct sim_client *process_new(struct sim *s, unsigned node, uint32_t timeout_ms)
 {
     struct sim_client *cl = sim_alloc(sizeof *cl);
     struct client_opts opts = {
@@ -218,41 +260,65 @@ struct sim_client *sim_client_start(struct sim *s, uint32_t timeout_ms)
     int err;
 
     cl->sim = s;
-    cl->index = s->n_clients++;
-    s->clients = realloc(s->clients, s->n_clients * sizeof *s->clients);
-    assert(s->clients != NULL);
-    s->clients[cl->index] = cl;
+    cl->node = node;
     list_init(&cl->flights);
     list_init(&cl->packets);
-    cl->cut_to = sim_alloc(s->opts.n_nodes * sizeof *cl->cut_to);
-    cl->cut_from = sim_alloc(s->opts.n_nodes * sizeof *cl->cut_from);
+    cl->cut_to = sim_alloc(2 * s->opts.n_nodes * sizeof *cl->cut_to);
+    cl->cut_from = cl->cut_to + s->opts.n_nodes;
     sim_clock_init(&cl->clock, s);
     cl->transport = (struct transport){&net_ops, &cl->clock.clock};
     err = health_new(s->opts.n_nodes, &cl->health);
     assert(err == 0);
     opts.health = cl->health;
     opts.seed = rng_next(&s->rng);
-    opts.proposer = rng_next(&s->rng) | 1;
+    opts.proposer = cl->proposer = rng_next(&s->rng) | 1;
     err = client_new(&opts, &cl->client);
     assert(err == 0);
+    return cl;
+}
+
+struct sim_client *sim_client_start(struct sim *s, uint32_t timeout_ms)
+{
+    struct sim_client *cl = process_new(s, SIM_NO_NODE, timeout_ms);
+
+    cl->index = s->n_clients++;
+    s->clients = realloc(s->clients, s->n_clients * sizeof(struct sim_client *));
+    assert(s->clients != NULL);
+    s->clients[cl->index] = cl;
     cl->probe.fire = on_probe;
     sim_timer_set(s, &cl->probe, s->now_us + HEALTH_PROBE_US, cl);
     return cl;
 }
 
-void sim_client_free(struct sim_client *cl)
+struct sim_client *sim_client_of_node(struct sim *s, unsigned node, uint32_t timeout_ms)
 {
-    cl->killed = true;
-    sim_timer_clear(cl->sim, &cl->probe);
+    struct sim_client *cl = process_new(s, node, timeout_ms);
+
+    cl->index = UINT_MAX - node; /* unlike that of any client process */
+    cl->clock.wall_base = s->nodes[node].clock.wall_base;
+    return cl;
+}
+
+void sim_client_hang_up(struct sim_client *cl)
+{
+    assert(cl->killed);
     while (!list_empty(&cl->packets))
         packet_free(container_of(cl->packets.next, struct packet, link));
     for (unsigned n = 0; !list_empty(&cl->flights); n++) {
         assert(n < 10000); /* each call that ends starts another one */
         flight_end(container_of(cl->flights.next, struct flight, link), -ECANCELED, NULL);
     }
+}
+
+void sim_client_free(struct sim_client *cl)
+{
+    cl->killed = true;
+    cl->thaw_us = 0;
+    sim_timer_clear(cl->sim, &cl->probe);
+    client_stop_background(cl->client);
+    sim_client_hang_up(cl);
     client_free(cl->client);
     health_free(cl->health);
     free(cl->cut_to);
-    free(cl->cut_from);
     free(cl);
 }

@@ -1,204 +1,195 @@
 /*
- * sim_node.c - nodes: a replica over a disk that outlives it, and what a test may have them do
- * wrong.
+ * sim_node.c - nodes: a process with a replica and the repair beside it, over a disk that outlives
+ * it.
  */
-#include "tests/lib/sim.h"
-
 #include <assert.h>
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A store that passes all on to a memory store, as far as the sim's options let it. */
-struct sim_disk {
-    struct store store;
-    struct store *inner;
-    struct sim *sim;
-    bool broken; /* a put failed: so do all until it is opened again */
-    /*
-     * The put that failed, where it is on the disk all the same: as with a log that was written and
-     * not synced, nobody sees it before the next start.
-     */
-    bool hides;
-    bool hidden_keeps;
-    struct buf hidden_key, hidden_record, hidden_value;
-};
+#include "tests/lib/sim.h"
 
-/* Who sent the first ACCEPT of a write: settling is another client doing it. */
-struct sim_writer {
-    uint64_t op_id;
-    unsigned client;
-};
+#define INDEX_WITHIN_US 50000u /* the digests are built so soon after a start */
 
-/* --- the disk -------------------------------------------------------------------------------- */
+/* --- what a node does of its own accord ------------------------------------------------------ */
 
-static struct sim_disk *disk_of(struct store *s)
+static void self_state(void *arg, uint64_t *incarnation, uint8_t *state)
 {
-    return container_of(s, struct sim_disk, store);
+    const struct sim_node *n = arg;
+
+    *incarnation = replica_incarnation(n->replica);
+    *state = replica_recovering(n->replica) ? NODE_RECOVERING : NODE_WHOLE;
 }
 
-static int disk_get(struct store *s, struct span key, bool want_value, struct store_item *out)
+static void on_hello(void *arg, unsigned node, const struct hello_result *res)
 {
-    struct store *inner = disk_of(s)->inner;
+    struct sim_node *n = arg;
 
-    return inner->ops->get(inner, key, want_value, out);
+    if (res->err == 0 && node != n->index)
+        (void)replica_learn(n->replica, node, res->answer.incarnation);
+    repair_on_hello(n->repair, node, res);
 }
 
-static void disk_hide(struct sim_disk *d, struct span key, struct span record, struct span value,
-                      bool keep)
+static void count_all(struct sim_node *n)
 {
-    d->hides = true;
-    d->hidden_keeps = keep;
-    buf_add_span(&d->hidden_key, key);
-    buf_add_span(&d->hidden_record, record);
-    buf_add_span(&d->hidden_value, value);
+    int err = replica_index(n->replica, NULL);
+
+    assert(err == 0);
+    repair_indexed(n->repair);
 }
 
-static void disk_forget_hidden(struct sim_disk *d)
+static void on_index(struct timer *t)
 {
-    d->hides = false;
-    buf_fini(&d->hidden_key);
-    buf_fini(&d->hidden_record);
-    buf_fini(&d->hidden_value);
+    count_all(container_of(t, struct sim_node, index_timer));
 }
 
-/* It is opened again: what it hid shows. */
-static void disk_reopen(struct sim_disk *d)
+/* The digests are to be counted anew: soon, as it would be by a thread. */
+static void reindex(void *arg)
 {
-    int err;
+    struct sim_node *n = arg;
 
-    d->broken = false;
-    if (!d->hides)
+    sim_timer_set(n->sim, &n->index_timer,
+                  n->sim->now_us + rng_below(&n->sim->rng, INDEX_WITHIN_US), n->agent);
+}
+
+/* Under the lock of the key: told later. */
+static void on_damage(void *arg, struct span key)
+{
+    struct sim_node *n = arg;
+
+    if (n->repair == NULL)
         return;
-    err = d->inner->ops->put(d->inner, buf_span(&d->hidden_key), buf_span(&d->hidden_record),
-                             buf_span(&d->hidden_value), NULL, d->hidden_keeps);
-    assert(err == 0);
-    disk_forget_hidden(d);
-}
-
-static int disk_put(struct store *s, struct span key, struct span record, struct span value,
-                    struct store_file *file, bool keep)
-{
-    struct sim_disk *d = disk_of(s);
-    const struct sim_opts *opts = &d->sim->opts;
-    unsigned fate = (unsigned)rng_below(&d->sim->rng, 1000);
-
-    if (d->broken)
-        return -EIO;
-    if (fate < opts->lies.skip_put) {
-        d->inner->ops->file_abort(file);
-        return 0;
+    for (unsigned i = 0; i < n->n_damaged; i++) {
+        if (span_eq(buf_span(&n->damaged[i]), key))
+            return;
     }
-    if (fate < opts->fail_put / 2)
-        return -ENOSPC;
-    if (fate < opts->fail_put) {
-        d->broken = true;
-        if (file == NULL && rng_chance(&d->sim->rng, 500))
-            disk_hide(d, key, record, value, keep); /* the other times it was not stored */
-        return -EIO;
-    }
-    return d->inner->ops->put(d->inner, key, record, value, file, keep);
+    n->damaged = realloc(n->damaged, (n->n_damaged + 1) * sizeof *n->damaged);
+    assert(n->damaged != NULL);
+    n->damaged[n->n_damaged] = (struct buf){0};
+    buf_add_span(&n->damaged[n->n_damaged++], key);
+    sim_timer_set(n->sim, &n->damage_timer, n->sim->now_us, n->agent);
 }
 
-static int disk_drop(struct store *s, struct span key)
+static void forget_damaged(struct sim_node *n)
 {
-    struct store *inner = disk_of(s)->inner;
-
-    return inner->ops->drop(inner, key);
+    while (n->n_damaged > 0)
+        buf_fini(&n->damaged[--n->n_damaged]);
 }
 
-static int disk_file_begin(struct store *s, uint64_t size, struct store_file **out)
+static void on_damage_timer(struct timer *t)
 {
-    struct store *inner = disk_of(s)->inner;
+    struct sim_node *n = container_of(t, struct sim_node, damage_timer);
 
-    return inner->ops->file_begin(inner, size, out);
+    for (unsigned i = 0; i < n->n_damaged; i++)
+        repair_damaged(n->repair, buf_span(&n->damaged[i]));
+    forget_damaged(n);
 }
 
-static int disk_iter_new(struct store *s, struct store_iter **out)
+static void on_tombstone(void *arg, struct span key, struct ballot version)
 {
-    struct store *inner = disk_of(s)->inner;
+    struct sim_node *n = arg;
 
-    return inner->ops->iter_new(inner, out);
+    if (!sim_lies_tombstone(n, key, version) && repair_has_room(n->repair))
+        repair_tombstone(n->repair, key, version);
 }
 
-static int disk_state_get(struct store *s, const char *name, struct buf *out)
+static void on_scrub(struct timer *t)
 {
-    struct store *inner = disk_of(s)->inner;
+    struct sim_node *n = container_of(t, struct sim_node, scrub_timer);
+    struct scrub_result res = {.done = false};
+    uint64_t bytes = rng_chance(&n->sim->rng, 500) ? 1 : 1 << 20; /* one key, or all */
 
-    return inner->ops->state_get(inner, name, out);
+    (void)replica_scrub(n->replica, &n->scrubbed, bytes, repair_old_counter(n->repair),
+                        on_tombstone, n, &res);
+    if (res.done)
+        buf_clear(&n->scrubbed);
+    if (replica_index_needed(n->replica))
+        count_all(n);
+    sim_timer_set(n->sim, t, n->sim->now_us + n->sim->opts.scrub_us, n->agent);
 }
 
-static int disk_state_put(struct store *s, const char *name, struct span value)
+static const char *node_name(void *arg, unsigned node)
 {
-    struct sim_disk *d = disk_of(s);
+    static char names[4][12];
+    static unsigned turn;
+    char *name = names[turn++ % 4];
 
-    return d->broken ? -EIO : d->inner->ops->state_put(d->inner, name, value);
+    (void)arg;
+    snprintf(name, sizeof names[0], "node-%02u", node + 1);
+    return name;
 }
 
-static int disk_stats(struct store *s, struct store_stats *out)
+static void agent_start(struct sim_node *n)
 {
-    struct store *inner = disk_of(s)->inner;
-
-    return inner->ops->stats(inner, out);
-}
-
-static int disk_probe(struct store *s)
-{
-    return disk_of(s)->broken ? -EIO : 0;
-}
-
-static void disk_close(struct store *s)
-{
-    (void)s; /* the disk stays; sim_node_fini() ends it */
-}
-
-static struct store *inner_open(void)
-{
-    struct store *inner;
-    int err = store_memory_open(&inner);
+    const struct sim_opts *opts = &n->sim->opts;
+    struct sim_client *agent = sim_client_of_node(n->sim, n->index, opts->repair_timeout_ms);
+    struct repair_opts repair = {
+        .ring = n->sim->ring,
+        .self = n->index,
+        .client = agent->client,
+        .transport = &agent->transport,
+        .clock = &agent->clock.clock,
+        .replica = n->replica,
+        .node_name = node_name,
+        .reindex = reindex,
+        .reindex_arg = n,
+        .tombstone_age_us = opts->tombstone_age_us,
+        .accept_data_loss = n->accept_data_loss,
+    };
+    struct prober_opts prober = {
+        .client = agent->client,
+        .transport = &agent->transport,
+        .health = agent->health,
+        .n_nodes = opts->n_nodes,
+        .self = n->index,
+        .self_state = self_state,
+        .on_result = on_hello,
+        .arg = n,
+    };
+    int err = repair_new(&repair, &n->repair);
 
     assert(err == 0);
-    return inner;
+    err = prober_new(&prober, &n->prober);
+    assert(err == 0);
+    n->agent = agent;
+    reindex(n);
+    sim_timer_set(n->sim, &n->scrub_timer, n->sim->now_us + rng_below(&n->sim->rng, opts->scrub_us),
+                  agent);
 }
 
-/* Files and iterators are the inner store's own: their calls name no store. */
-static const struct store_ops *disk_ops(const struct store_ops *inner)
+static void nothing(void *arg)
 {
-    static struct store_ops ops;
-
-    ops = *inner;
-    ops.get = disk_get;
-    ops.put = disk_put;
-    ops.drop = disk_drop;
-    ops.file_begin = disk_file_begin;
-    ops.iter_new = disk_iter_new;
-    ops.state_get = disk_state_get;
-    ops.state_put = disk_state_put;
-    ops.stats = disk_stats;
-    ops.probe = disk_probe;
-    ops.close = disk_close;
-    return &ops;
+    (void)arg;
 }
 
-static struct sim_disk *disk_new(struct sim *s)
+/* It writes no more, and nothing of it gets out. */
+static void agent_end(struct sim_node *n)
 {
-    struct sim_disk *d = sim_alloc(sizeof *d);
+    struct sim_client *agent = n->agent;
 
-    d->inner = inner_open();
-    d->sim = s;
-    d->store.ops = disk_ops(d->inner->ops);
-    return d;
-}
-
-static void disk_forget_floor(struct sim_disk *d)
-{
-    struct buf zero = {0};
-
-    buf_u64(&zero, 0);
-    d->inner->ops->state_put(d->inner, "floor", buf_span(&zero));
-    buf_fini(&zero);
+    sim_note_repaired(n);
+    agent->killed = true;
+    agent->thaw_us = 0;
+    sim_timer_clear(n->sim, &n->index_timer);
+    sim_timer_clear(n->sim, &n->scrub_timer);
+    sim_timer_clear(n->sim, &n->damage_timer);
+    repair_stop(n->repair, nothing, NULL);
+    prober_stop(n->prober, nothing, NULL);
+    sim_client_hang_up(agent);
+    for (unsigned i = 0; !repair_idle(n->repair) || !prober_idle(n->prober); i++) {
+        assert(i < SIM_STEPS_TO_END);
+        sim_step(n->sim); /* what was cancelled ends at once */
+        sim_client_hang_up(agent);
+    }
+    repair_free(n->repair);
+    prober_free(n->prober);
+    sim_client_free(agent);
+    n->repair = NULL;
+    n->prober = NULL;
+    n->agent = NULL;
+    forget_damaged(n);
+    buf_fini(&n->scrubbed);
 }
 
 /* --- coming and going ------------------------------------------------------------------------ */
@@ -208,144 +199,135 @@ static void on_restart(struct timer *t)
     sim_node_start(container_of(t, struct sim_node, restart));
 }
 
+static void on_trapped(struct timer *t)
+{
+    struct sim_node *n = container_of(t, struct sim_node, trapped);
+
+    sim_node_crash(n, rng_below(&n->sim->rng, 50000));
+}
+
 void sim_node_init(struct sim_node *n, struct sim *s, unsigned index)
 {
     n->sim = s;
     n->index = index;
     n->restart.fire = on_restart;
-    n->disk = disk_new(s);
+    n->trapped.fire = on_trapped;
+    n->index_timer.fire = on_index;
+    n->scrub_timer.fire = on_scrub;
+    n->damage_timer.fire = on_damage_timer;
+    n->disk = sim_disk_new(s);
     sim_clock_init(&n->clock, s);
     n->clock.slow = s->opts.slow_nodes ? 10 : 0;
     sim_node_start(n);
 }
 
+static void process_end(struct sim_node *n)
+{
+    struct replica *r = n->replica;
+
+    n->outdated = sim_node_recovering(n);
+    sim_disk_leave(n->disk);
+    sim_timer_clear(n->sim, &n->trapped);
+    if (n->agent != NULL)
+        agent_end(n);
+    n->replica = NULL;
+    replica_close(r);
+    n->thaw_us = 0;
+}
+
 void sim_node_fini(struct sim_node *n)
 {
     sim_timer_clear(n->sim, &n->restart);
-    replica_close(n->replica);
-    n->disk->inner->ops->close(n->disk->inner);
-    disk_forget_hidden(n->disk);
-    free(n->disk);
+    if (n->replica != NULL)
+        process_end(n);
+    free(n->damaged);
+    sim_disk_free(n->disk);
+}
+
+/* Does it vote at once, whatever it may have forgotten? */
+static bool is_trusted(const struct sim_node *n)
+{
+    const struct sim_opts *opts = &n->sim->opts;
+
+    if (n->n_starts == 1)
+        return !opts->repair || !opts->new_cluster;
+    return opts->lies.forget_disk || opts->lies.vote_while_recovering;
 }
 
 void sim_node_start(struct sim_node *n)
 {
     struct replica_opts opts = {
-        .ring = n->sim->ring, .self = n->index, .store = &n->disk->store, .clock = &n->clock.clock};
+        .ring = n->sim->ring,
+        .self = n->index,
+        .clock = &n->clock.clock,
+        .distrusted = n->power_lost,
+        .on_damage = on_damage,
+        .on_damage_arg = n,
+    };
     struct err why = {""};
+    int err;
 
     sim_timer_clear(n->sim, &n->restart);
     if (n->replica != NULL)
         return;
-    if (n->n_starts++ > 0 && n->sim->opts.lies.forget_floor)
-        disk_forget_floor(n->disk);
-    disk_reopen(n->disk);
+    if ((n->n_starts++ > 0 && n->sim->opts.lies.forget_floor) || n->forgets_once)
+        sim_disk_forget_floor(n->disk);
+    n->forgets_once = false;
+    opts.store = sim_disk_open(n->disk);
     opts.seed = rng_next(&n->sim->rng);
-    if (replica_open(&opts, &n->replica, &why) < 0) {
+    n->power_lost = false;
+    err = replica_open(&opts, &n->replica, &why);
+    if (err == 0 && replica_recovering(n->replica) && is_trusted(n))
+        err = replica_found(n->replica, NULL, 0);
+    if (err < 0) {
         fprintf(stderr, "sim: node %u does not start: %s\n", n->index, why.msg);
         abort();
     }
+    if (n->sim->opts.repair)
+        agent_start(n);
 }
 
 void sim_node_crash(struct sim_node *n, uint64_t down_us)
 {
     if (n->replica == NULL)
         return;
-    replica_close(n->replica);
-    n->replica = NULL;
-    n->thaw_us = 0;
+    process_end(n);
     if (n->sim->opts.lies.forget_disk)
         sim_node_wipe(n);
     sim_timer_set(n->sim, &n->restart, n->sim->now_us + down_us, NULL);
 }
 
-bool sim_node_broken(const struct sim_node *n)
+void sim_node_freeze(struct sim_node *n, uint64_t until_us)
 {
-    return n->disk->broken;
+    n->thaw_us = until_us;
+    if (n->agent != NULL)
+        n->agent->thaw_us = until_us;
 }
 
 void sim_node_wipe(struct sim_node *n)
 {
     assert(n->replica == NULL);
-    disk_forget_hidden(n->disk);
-    n->disk->inner->ops->close(n->disk->inner);
-    n->disk->inner = inner_open();
+    sim_disk_wipe(n->disk);
+    n->outdated = true;
+    n->power_lost = false;
+}
+
+void sim_node_lose_power(struct sim_node *n)
+{
+    assert(n->replica == NULL);
+    if (n->sim->opts.sync_us == 0)
+        return; /* all that was acknowledged was synced */
+    sim_disk_lose_power(n->disk);
+    n->outdated = true;
+    n->power_lost = true;
+}
+
+bool sim_node_recovering(const struct sim_node *n)
+{
+    return n->replica != NULL ? replica_recovering(n->replica) : n->outdated;
 }
 
 /* --- serving --------------------------------------------------------------------------------- */
-
-/* Who sent it first: noted when it passes for the first time. UINT_MAX: nobody. */
-static unsigned writer_of(const struct sim *s, uint64_t op_id)
-{
-    for (unsigned i = 0; i < s->n_writers; i++) {
-        if (s->writers[i].op_id == op_id)
-            return s->writers[i].client;
-    }
-    return UINT_MAX;
-}
-
-static void note_writer(struct sim *s, const struct message *m, unsigned client)
-{
-    if (m->kind != MSG_ACCEPT || m->record.n_recent == 0 ||
-        writer_of(s, m->record.recent[0]) != UINT_MAX)
-        return;
-    s->writers = realloc(s->writers, (s->n_writers + 1) * sizeof *s->writers);
-    assert(s->writers != NULL);
-    s->writers[s->n_writers++] = (struct sim_writer){m->record.recent[0], client};
-}
-
-static bool is_settling(const struct sim *s, const struct message *m, unsigned client)
-{
-    return m->kind == MSG_ACCEPT && m->record.n_recent > 0 &&
-           writer_of(s, m->record.recent[0]) != client;
-}
-
-static struct blob *lie_accepted(struct sim_node *n)
-{
-    struct clock *clock = &n->clock.clock;
-    struct answer a = {
-        .kind = ANS_ACCEPTED,
-        .incarnation = replica_incarnation(n->replica),
-        .clock_ms = clock->mono_us(clock) / 1000,
-    };
-    struct buf bytes = {0};
-    struct blob *out;
-
-    answer_encode(&bytes, span_of(NULL, 0), &a);
-    out = blob_new(bytes.len);
-    assert(out != NULL);
-    memcpy(out->data, bytes.data, bytes.len);
-    buf_fini(&bytes);
-    return out;
-}
-
-/* Takes the client's own writes out of what a promise says of its record. Frees `in`. */
-static struct blob *lie_none_of_yours(const struct sim *s, struct blob *in, struct span key,
-                                      unsigned client)
-{
-    struct buf head = {0};
-    struct answer a;
-    struct blob *out;
-    size_t head_len;
-    uint8_t n = 0;
-
-    if (answer_decode(span_of(in->data, in->len), key, &a, &head_len) < 0 || a.kind != ANS_PROMISE)
-        return in;
-    for (unsigned i = 0; i < a.record.n_recent; i++) {
-        if (writer_of(s, a.record.recent[i]) != client)
-            a.record.recent[n++] = a.record.recent[i];
-    }
-    a.record.seq -= a.record.n_recent - n;
-    a.record.n_recent = n;
-    answer_encode(&head, key, &a);
-    buf_add(&head, in->data + head_len, in->len - head_len);
-    out = blob_new(head.len);
-    assert(out != NULL);
-    memcpy(out->data, head.data, head.len);
-    buf_fini(&head);
-    blob_unref(in);
-    return out;
-}
 
 /*
  * In one piece or several, as it would come from a socket; at times the sender goes away in the
@@ -394,28 +376,26 @@ static int read_reply(struct sim_node *n, struct reply *reply, struct blob **out
     return 0;
 }
 
-int sim_node_serve(struct sim_node *n, unsigned client, struct span request, struct blob **out)
+int sim_node_serve(struct sim_node *n, const struct sim_client *from, struct span request,
+                   struct blob **out)
 {
-    const struct sim_lies *lies = &n->sim->opts.lies;
     struct reply reply = REPLY_NONE;
-    struct message m;
-    size_t head_len;
+    struct blob *answer;
     int err;
 
-    if (lies->ignore_settling || lies->hide_own_writes) {
-        err = message_decode(request, &m, &head_len);
-        assert(err == 0);
-        note_writer(n->sim, &m, client);
-    }
-    if (lies->ignore_settling && is_settling(n->sim, &m, client)) {
-        *out = lie_accepted(n);
+    if (sim_lies_before(n, from, request, out))
         return 0;
-    }
     err = feed(n, request, &reply);
     if (err == 0)
-        err = read_reply(n, &reply, out);
+        err = read_reply(n, &reply, &answer);
     reply_fini(&reply);
-    if (err == 0 && lies->hide_own_writes)
-        *out = lie_none_of_yours(n->sim, *out, m.key, client);
+    if (err == 0)
+        answer = sim_lies_after(n, from, request, answer);
+    if (err == 0 && sim_disk_dead(n->disk)) { /* it died in the midst of this */
+        blob_unref(answer);
+        err = -ECONNRESET;
+    }
+    if (err == 0)
+        *out = answer;
     return err;
 }

@@ -10,7 +10,7 @@
 
 #define OVERDUE_US 1000u /* an operation may end so long after its timeout */
 
-#define OPS_RESERVED 4u /* places in each history for what is read at the end */
+#define OPS_RESERVED 5u /* places in each history for what is read at the end */
 
 /* A version that an actor has met: what a CAS builds on. */
 struct met {
@@ -333,6 +333,8 @@ void workload_start(struct workload *w, struct sim *s, const struct workload_opt
     w->histories = sim_alloc(opts->n_keys * sizeof *w->histories);
     w->actors = sim_alloc(opts->n_actors * sizeof *w->actors);
     w->n_running = opts->n_actors;
+    for (unsigned i = 0; i < opts->n_keys; i++)
+        sim_use_key(s, workload_key(w, i));
     for (unsigned i = 0; i < opts->n_clients; i++)
         sim_client_start(s, opts->timeout_ms);
     for (unsigned i = 0; i < opts->n_actors; i++) {

@@ -1,0 +1,276 @@
+/*
+ * sim_repair.c - nothing acknowledged is lost while disks are, while records are damaged and
+ * tombstones dropped; and when all trouble is over, every replica of every key holds the same.
+ *
+ * sim_repair [SEED [COUNT [CLAIM]]] runs COUNT schedules of each kind (of those that prove CLAIM, a
+ * pattern) from SEED on, as KVFS_SIM_SEED and KVFS_SIM_COUNT do.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "tests/lib/batch.h"
+
+#define SECOND_US 1000000u
+
+static struct schedule troubled(unsigned n_nodes, unsigned replication_factor)
+{
+    return (struct schedule){.n_nodes = n_nodes,
+                             .replication_factor = replication_factor,
+                             .faults = CHAOS_ALL,
+                             .repair = true};
+}
+
+static void the_same_seed_gives_the_same_run(void **state)
+{
+    struct schedule sc = troubled(3, 3);
+    uint64_t first = schedule_first_seed(1);
+
+    (void)state;
+    for (sc.seed = first; sc.seed < first + 20; sc.seed++) {
+        struct schedule_result once, again;
+
+        schedule_run(&sc, stderr, &once);
+        schedule_run(&sc, stderr, &again);
+        assert_int_equal(once.trace, again.trace);
+        assert_memory_equal(once.n_outcomes, again.n_outcomes, sizeof once.n_outcomes);
+    }
+}
+
+static void three_nodes_lose_disks_and_nothing_else(void **state)
+{
+    struct totals t = batch_run(troubled(3, 3), 500);
+
+    (void)state;
+    if (t.n_wiped == 0)
+        return; /* a single seed may be without */
+    assert_true(t.n_damaged > 0);
+    assert_true(t.repaired.n_mended > 0);
+    assert_true(t.repaired.n_healed > 0);
+}
+
+static void three_copies_on_five_nodes_survive_lost_disks(void **state)
+{
+    (void)state;
+    batch_run(troubled(5, 3), 100);
+}
+
+static void five_copies_survive_two_lost_disks(void **state)
+{
+    (void)state;
+    batch_run(troubled(5, 5), 100);
+}
+
+static void two_copies_survive_one_lost_disk(void **state)
+{
+    (void)state;
+    batch_run(troubled(3, 2), 100);
+}
+
+static void large_values_survive_lost_disks_and_damage(void **state)
+{
+    struct schedule sc = troubled(3, 3);
+
+    (void)state;
+    sc.padding = INLINE_VALUE_MAX + 1;
+    batch_run(sc, 50);
+}
+
+static void a_loss_of_power_loses_nothing_that_others_have(void **state)
+{
+    struct schedule sc = troubled(3, 3);
+
+    (void)state;
+    sc.everysec = true;
+    batch_run(sc, 200);
+}
+
+static void what_was_begun_before_a_restart_may_end_after_it(void **state)
+{
+    struct schedule three = troubled(3, 3), five = troubled(5, 5);
+
+    (void)state;
+    three.shape = five.shape = SHAPE_LATE;
+    batch_run(three, 150);
+    batch_run(five, 50);
+    three.everysec = true;
+    batch_run(three, 100);
+}
+
+static void dropped_tombstones_bring_nothing_back(void **state)
+{
+    struct schedule sc = troubled(3, 3);
+    struct totals t;
+
+    (void)state;
+    sc.shape = SHAPE_DROPS;
+    t = batch_run(sc, 200);
+    if (schedule_count(200) >= 50)
+        assert_true(t.repaired.n_dropped > 0);
+}
+
+static void without_trouble_every_operation_succeeds(void **state)
+{
+    struct schedule sc = troubled(3, 3);
+
+    (void)state;
+    sc.quiet = true;
+    batch_run(sc, 50);
+}
+
+static void with_one_node_of_three_losing_all_every_operation_succeeds(void **state)
+{
+    struct schedule sc = troubled(3, 3);
+
+    (void)state;
+    sc.one_in_trouble = true;
+    sc.faults &= ~(unsigned)(CHAOS_FREEZE_CLIENT | CHAOS_KILL_CLIENT);
+    batch_run(sc, 100);
+}
+
+/* --- more than a minority -------------------------------------------------------------------- */
+
+struct asked {
+    int err, n_left;
+    bool live;
+};
+
+static void on_read(void *arg, struct read_result *res)
+{
+    struct asked *a = arg;
+
+    a->err = res->err;
+    a->live = record_is_live(&res->rec.rec);
+    a->n_left--;
+}
+
+static struct asked ask(struct sim *s, struct sim_client *cl, struct span key)
+{
+    struct asked a = {.n_left = 1};
+    struct read_args args = {.key = key, .want_value = true, .length = READ_ALL};
+
+    assert_non_null(client_read(cl->client, &args, on_read, &a));
+    while (a.n_left > 0)
+        sim_step(s);
+    return a;
+}
+
+static struct sim *calm_cluster(uint64_t seed)
+{
+    struct sim_opts opts = {
+        .seed = seed,
+        .n_nodes = 3,
+        .replication_factor = 3,
+        .net = {.delay_us = 1000},
+        .repair = true,
+        .scrub_us = SECOND_US,
+        .repair_timeout_ms = 1000,
+    };
+    struct sim *s;
+
+    assert_int_equal(sim_new(&opts, &s), 0);
+    return s;
+}
+
+static void lose_disks(struct sim *s, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        sim_node_crash(&s->nodes[i], 1000);
+        sim_node_wipe(&s->nodes[i]);
+    }
+}
+
+static void a_cluster_that_lost_its_majority_waits_and_does_not_lie(void **state)
+{
+    struct workload_opts opts = {.n_clients = 1,
+                                 .n_actors = 1,
+                                 .n_keys = 1,
+                                 .n_ops = 4,
+                                 .kinds = 1u << HISTORY_SET,
+                                 .timeout_ms = 1000};
+    struct sim *s = calm_cluster(7);
+    struct workload w;
+    struct err why;
+
+    (void)state;
+    workload_start(&w, s, &opts);
+    workload_finish(&w);
+    while (!sim_converged(s, &why))
+        sim_run(s, SECOND_US);
+    lose_disks(s, 2);
+    for (unsigned i = 0; i < 20; i++) {
+        struct asked a;
+
+        sim_run(s, SECOND_US);
+        a = ask(s, s->clients[0], workload_key(&w, 0));
+        assert_int_equal(a.err, -EHOSTDOWN);
+        assert_true(sim_node_recovering(&s->nodes[0]));
+        assert_true(sim_node_recovering(&s->nodes[1]));
+    }
+    for (unsigned i = 0; i < 2; i++) { /* a person decides */
+        s->nodes[i].accept_data_loss = true;
+        sim_node_crash(&s->nodes[i], 1000);
+    }
+    for (unsigned i = 0; i < 60 && !sim_converged(s, &why); i++)
+        sim_run(s, SECOND_US);
+    assert_true(sim_converged(s, &why));
+    assert_true(ask(s, s->clients[0], workload_key(&w, 0)).live); /* the one that was left had it */
+    sim_free(s);
+    workload_fini(&w);
+}
+
+static void new_nodes_begin_by_themselves(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct sim_opts opts = {
+            .seed = seed,
+            .n_nodes = 1 + (unsigned)(seed % 6),
+            .replication_factor = 3,
+            .net = {.delay_us = 1000, .lose = 100},
+            .repair = true,
+            .new_cluster = true,
+            .scrub_us = SECOND_US,
+            .repair_timeout_ms = 1000,
+        };
+        struct sim *s;
+        struct err why;
+
+        assert_int_equal(sim_new(&opts, &s), 0);
+        for (unsigned i = 0; i < 100 && !sim_converged(s, &why); i++)
+            sim_run(s, SECOND_US / 10);
+        assert_string_equal(why.msg, "");
+        sim_free(s);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_same_seed_gives_the_same_run),
+        cmocka_unit_test(three_nodes_lose_disks_and_nothing_else),
+        cmocka_unit_test(three_copies_on_five_nodes_survive_lost_disks),
+        cmocka_unit_test(five_copies_survive_two_lost_disks),
+        cmocka_unit_test(two_copies_survive_one_lost_disk),
+        cmocka_unit_test(large_values_survive_lost_disks_and_damage),
+        cmocka_unit_test(a_loss_of_power_loses_nothing_that_others_have),
+        cmocka_unit_test(what_was_begun_before_a_restart_may_end_after_it),
+        cmocka_unit_test(dropped_tombstones_bring_nothing_back),
+        cmocka_unit_test(without_trouble_every_operation_succeeds),
+        cmocka_unit_test(with_one_node_of_three_losing_all_every_operation_succeeds),
+        cmocka_unit_test(a_cluster_that_lost_its_majority_waits_and_does_not_lie),
+        cmocka_unit_test(new_nodes_begin_by_themselves),
+    };
+
+    if (argc > 1)
+        setenv("KVFS_SIM_SEED", argv[1], 1);
+    if (argc > 2)
+        setenv("KVFS_SIM_COUNT", argv[2], 1);
+    if (argc > 3)
+        cmocka_set_test_filter(argv[3]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
