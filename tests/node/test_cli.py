@@ -49,6 +49,11 @@ def usage(t):
             ("--id=", "--id"),
             ("-id= --config x", "--id"),
             ("--id a --data=", "--data"),
+            ("--id a --tombstone-age 0", "--tombstone-age 0"),
+            ("--id a --tombstone-age -1", "seconds"),
+            ("--id a --scrub-period 1h", "--scrub-period 1h"),
+            ("--id a --scrub-period 99999999999999999999", "seconds"),
+            ("--gateway h:1 --accept-data-loss", "--accept-data-loss"),
         ]:
             code, out, err = run(*args.split())
             eq((code, out), (2, ""), args)
