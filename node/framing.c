@@ -48,6 +48,17 @@ static bool parse_length(const char *s, uint64_t *out)
     return true;
 }
 
+/* Only line ends, or the NULs in their place, from the last value to the end of the header? */
+static bool is_all_seen(const char *at, const char *end)
+{
+    if (end - at < 2 || end - at > 4)
+        return false;
+    for (; at < end; at++)
+        if (*at != '\0' && *at != '\r' && *at != '\n')
+            return false;
+    return true;
+}
+
 const char *framing_finish(struct framing *f, const char *end, const char *version,
                            uint64_t *length, bool *has_length)
 {
@@ -56,7 +67,7 @@ const char *framing_finish(struct framing *f, const char *end, const char *versi
 
     if (f->why != NULL)
         return f->why;
-    if (end - f->at < 2 || end - f->at > 4)
+    if (!is_all_seen(f->at, end))
         return "the header holds a NUL byte";
     if (f->n_host > 1 || (f->n_host == 0 && !old))
         return "there must be one Host header";

@@ -95,6 +95,8 @@ static void a_hidden_byte_is_found_wherever_it_is(void **state)
     assert_non_null(READ("Host: x\r\nContent-Length: 5\0\r\nA: b\r\n\r\n"));
     assert_non_null(READ("Host: x\r\nContent-Length: 5\0006\r\n\r\n"));
     assert_non_null(READ("Host: x\0y\r\n\r\n"));
+    /* as wide a gap as two CR LF make */
+    assert_non_null(READ("Host: x\nContent-Length: 5\0006\n\n"));
 }
 
 static void a_host_is_there_once(void **state)
