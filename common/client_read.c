@@ -457,7 +457,19 @@ static void on_read_answer(struct round *r, struct leg *leg)
         read_retry(rd);
 }
 
-/* Of a pinned read: the first that holds the version will do. */
+/* Did the leg bring all of the value that is wanted of the record? */
+static bool leg_has_wanted(const struct read_op *rd, const struct leg *leg)
+{
+    uint64_t size = leg->ans.record.size, from = leg->ans.value_offset, left;
+
+    if (!rd->want_value || rd->offset >= size)
+        return true;
+    left = size - rd->offset;
+    return leg->ans.has_value && from <= rd->offset &&
+           from + leg->value.len >= rd->offset + (rd->length < left ? rd->length : left);
+}
+
+/* Of a pinned read: the first that holds the version, and all that is wanted of it, will do. */
 static void on_pinned_answer(struct round *r, struct leg *leg)
 {
     struct read_op *rd = container_of(r->op, struct read_op, op);
@@ -465,7 +477,7 @@ static void on_pinned_answer(struct round *r, struct leg *leg)
     int err;
 
     if (leg->err == 0 && leg->ans.kind == ANS_STATE &&
-        ballot_cmp(leg->ans.record.version, rd->pin) == 0) {
+        ballot_cmp(leg->ans.record.version, rd->pin) == 0 && leg_has_wanted(rd, leg)) {
         err = record_copy(&leg->ans.record, &rd->res.rec);
         if (err == 0 && leg->ans.has_value) {
             rd->res.value = value_ref(leg->value);
