@@ -111,6 +111,7 @@ static inline bool is_damage(int err)
 struct leg {
     struct round *round;
     unsigned node;
+    enum message_kind asked; /* sent: what for */
     bool sent, ended;
     uint64_t sent_us, slow_us;
     struct list waiting; /* in client.waiting */

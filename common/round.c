@@ -148,6 +148,7 @@ void round_send(struct round *r, unsigned i, struct message *m)
     m->budget_ms = left_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)left_ms;
     m->deadline_ms = health_node_deadline_ms(c->opts.health, leg->node, now, left_ms);
     m->key = buf_span(&r->key);
+    leg->asked = m->kind;
     message_encode(&leg->head, m);
     if (m->kind == MSG_READ && (m->flags & MSG_WANT_VALUE))
         bytes += m->length > VALUE_SIZE_DEFAULT_MAX ? VALUE_SIZE_DEFAULT_MAX : m->length;
@@ -170,6 +171,26 @@ void round_agreed(struct round *r, unsigned i, uint64_t incarnation)
     tally_vote(&r->tally, i, VOTE_YES, incarnation);
 }
 
+/* Is an answer of this kind one to that request? Another must not be counted for what it is not. */
+static bool answers(enum answer_kind kind, enum message_kind asked)
+{
+    if (kind == ANS_ERROR)
+        return true;
+    switch (asked) {
+    case MSG_PREPARE:
+        return kind == ANS_PROMISE || kind == ANS_REFUSE;
+    case MSG_ACCEPT:
+        return kind == ANS_ACCEPTED || kind == ANS_REFUSE || kind == ANS_NEED_VALUE;
+    case MSG_READ:
+        return kind == ANS_STATE;
+    case MSG_LIST:
+        return kind == ANS_LIST;
+    case MSG_HELLO:
+        return kind == ANS_HELLO;
+    }
+    return false;
+}
+
 /*
  * Makes sense of the bytes that came back: fills leg->ans and value, or returns why they are of no
  * use.
@@ -183,6 +204,10 @@ static int leg_decode(struct leg *leg, struct blob *body)
     if (err < 0)
         /* No answer at all, or one cut short: that says nothing of the data at rest. */
         return err == -EAGAIN || err == -EBADMSG ? -EPROTO : err;
+    if (!answers(leg->ans.kind, leg->asked)) {
+        leg->ans = (struct answer){0};
+        return -EPROTO;
+    }
     leg->body = blob_ref(body);
     if (leg->ans.kind == ANS_ERROR) {
         err = status_to_errno(leg->ans.status);
