@@ -499,9 +499,43 @@ static void list_page_done(struct list_op *l)
 
 /* --- ask -------------------------------------------------------------------------------------- */
 
+/* How many bytes of a key are the prefix under which it is listed; 0: the key itself is. */
+static size_t rolled_up_len(const struct list_op *l, struct span key)
+{
+    const uint8_t *slash = NULL;
+    size_t n = l->op.key.len;
+
+    if (l->delimiter && key.len > n)
+        slash = memchr(key.data + n, '/', key.len - n);
+    return slash != NULL ? (size_t)(slash + 1 - key.data) : 0;
+}
+
+/*
+ * Is it a page of what was asked for: names below the prefix, each behind the one before and all
+ * behind l->after, rolled up as they should be, as many as it says? What a merge makes of another
+ * one would be out of order, or never get on.
+ */
+static bool page_is_sound(const struct list_op *l, const struct leg *leg)
+{
+    struct cursor c = cursor_of(value_span(leg->value));
+    struct span last = buf_span(&l->after);
+    struct entry e;
+    uint32_t n = 0;
+    int more;
+
+    for (; (more = entry_next(&c, &e)) == 1; n++) {
+        if (!span_has_prefix(e.key, buf_span(&l->op.key)) ||
+            e.prefix_len != rolled_up_len(l, e.key) || span_cmp(entry_name(&e), last) <= 0)
+            return false;
+        last = entry_name(&e);
+    }
+    return more == 0 && n == leg->ans.n_entries && (n > 0 || !leg->ans.more);
+}
+
 static bool leg_lists(const struct round *r, unsigned i)
 {
-    return tally_of(&r->tally, i) == VOTE_YES && r->legs[i].ans.kind == ANS_LIST;
+    return tally_of(&r->tally, i) == VOTE_YES && r->legs[i].ans.kind == ANS_LIST &&
+           r->legs[i].err == 0;
 }
 
 static bool list_covered(struct list_op *l, const struct round *r, bool pending)
@@ -565,9 +599,10 @@ static void on_list_answer(struct round *r, struct leg *leg)
     struct list_op *l = container_of(r->op, struct list_op, op);
     int err;
 
-    (void)leg;
     if (l->merging)
         return;
+    if (leg->err == 0 && !page_is_sound(l, leg))
+        leg->err = -EPROTO; /* another node is asked in its place */
     if (list_covered(l, r, false)) {
         err = list_page(l, r);
         if (err < 0)
