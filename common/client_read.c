@@ -135,18 +135,21 @@ bool read_leg_counts(const struct round *r, unsigned i)
 static void on_fetched(void *arg, struct read_result *got)
 {
     struct read_op *rd = arg;
+    int err = got->err;
 
     rd->sub = NULL;
+    if (err == 0 && !span_eq(got->rec.rec.sums, rd->res.rec.rec.sums))
+        err = err_set(&got->why, -EBADMSG, "replicas have different values under one version");
     if (rd->ending != 0) {
         read_finish(rd, rd->ending);
         return;
     }
-    if (got->err < 0) {
+    if (err < 0) {
         rd->res.why = got->why;
-        if (got->err == -ESTALE) /* replaced meanwhile: the newer one is as good an answer */
+        if (err == -ESTALE) /* replaced meanwhile: the newer one is as good an answer */
             read_retry(rd);
         else
-            read_finish(rd, got->err);
+            read_finish(rd, err);
         return;
     }
     value_fini(&rd->res.value);
@@ -377,7 +380,7 @@ static void read_decide(struct read_op *rd, struct round *r)
         return;
     }
     value_fini(&rd->res.value);
-    if (with_value != NULL) {
+    if (with_value != NULL && span_eq(with_value->ans.record.sums, rd->res.rec.rec.sums)) {
         rd->res.value = value_ref(with_value->value);
         rd->res.value_offset = with_value->ans.value_offset;
     }

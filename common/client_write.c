@@ -272,20 +272,23 @@ static void write_judge(struct write_op *w)
 static void on_fetched(void *arg, struct read_result *got)
 {
     struct write_op *w = arg;
+    int err = got->err;
 
     w->sub = NULL;
-    if (w->ending != 0 || (w->stored && got->err < 0)) {
+    if (err == 0 && !span_eq(got->rec.rec.sums, w->cur.rec.sums))
+        err = err_set(&got->why, -EBADMSG, "replicas have different values under one version");
+    if (w->ending != 0 || (w->stored && err < 0)) {
         write_finish(w, w->stored ? 0 : w->ending);
         return;
     }
-    if (got->err < 0) {
+    if (err < 0) {
         w->res.why = got->why;
-        if (got->err == -ESTALE && ballot_cmp(w->fetch_pin, w->cur.rec.version) != 0)
+        if (err == -ESTALE && ballot_cmp(w->fetch_pin, w->cur.rec.version) != 0)
             write_fetch(w, w->cur.rec.version); /* nobody took the message */
-        else if (got->err == -ESTALE) /* someone else was faster: this ballot is lost as well */
+        else if (err == -ESTALE) /* someone else was faster: this ballot is lost as well */
             write_retry(w);
         else
-            write_finish(w, got->err);
+            write_finish(w, err);
         return;
     }
     value_fini(&w->cur_value);
@@ -346,7 +349,8 @@ static void write_promised(struct write_op *w, struct round *r)
             ballot_cmp(leg->ans.record.version, top->ans.record.version) != 0)
             continue;
         n_agree++;
-        if (leg->ans.has_value && leg->value.len == leg->ans.record.size && !w->have_cur_value) {
+        if (leg->ans.has_value && leg->value.len == leg->ans.record.size && !w->have_cur_value &&
+            span_eq(leg->ans.record.sums, top->ans.record.sums)) {
             w->cur_value = value_ref(leg->value);
             w->have_cur_value = true;
         }
