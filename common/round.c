@@ -187,6 +187,12 @@ static bool answers(enum answer_kind kind, enum message_kind asked)
         return kind == ANS_LIST;
     case MSG_HELLO:
         return kind == ANS_HELLO;
+    case MSG_DIGEST:
+        return kind == ANS_DIGEST;
+    case MSG_KEYS:
+        return kind == ANS_KEYS;
+    case MSG_DROP:
+        return kind == ANS_ACCEPTED || kind == ANS_REFUSE;
     }
     return false;
 }

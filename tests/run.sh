@@ -3,7 +3,8 @@
 #   --quick   without the sanitizer build
 #   FILTER    only tests whose name contains this
 # A test is one of: tests/tidy.sh; a cmocka program (unit, sim); a script in tests/node or tests/mount, which prints
-# a line "ok CLAIM" or "not ok CLAIM ..." for each claim. Everything is run from the top, with its own ports and directories.
+# a line "ok CLAIM" or "not ok CLAIM ..." for each claim, as does tests/fuzz/run for each fuzz target. Everything is run from
+# the top, with its own ports and directories. docs/testing.md tells more, and how to run longer (FUZZ_SECONDS and others).
 set -u
 cd "$(dirname "$(realpath "$0")")/.."
 top=$PWD
@@ -98,6 +99,18 @@ if [ -z "$quick" ]; then
         suite asan build-asan
     else
         echo "not ok build-asan"
+        failed=$((failed + 1))
+    fi
+fi
+
+# Built apart: the coverage that libFuzzer wants is in all of the code.
+if [ -z "$quick" ] && [[ -z $filter || fuzz == *"$filter"* ]]; then
+    if { [ -d build-fuzz ] || CC=clang meson setup build-fuzz --werror -Dtests=false -Dfuzz=true \
+        -Db_sanitize=address,undefined -Db_lundef=false; } >"$logs/log" 2>&1 && ninja -C build-fuzz fuzz >"$logs/log" 2>&1; then
+        run fuzz $((${FUZZ_SECONDS:-5} * 12 + 240)) bash tests/fuzz/run build-fuzz
+    else
+        tail -n 30 "$logs/log"
+        echo "not ok build-fuzz"
         failed=$((failed + 1))
     fi
 fi

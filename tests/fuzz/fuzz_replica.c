@@ -32,6 +32,7 @@ struct world {
     struct config *cfg;
     struct store *store;
     struct replica *r;
+    bool recovering;
     uint64_t floor;                    /* the highest counter promised or accepted */
     struct model models[GRAMMAR_KEYS]; /* in byte order of the keys */
 };
@@ -68,9 +69,10 @@ static void world_open(struct world *w)
     struct err err = {""};
 
     CLAIM(replica_open(&opts, &w->r, &err) == 0);
+    CLAIM(replica_index(w->r, NULL) == 0);
 }
 
-static void world_init(struct world *w)
+static void world_init(struct world *w, bool recovering)
 {
     static struct config *cfg; /* the same for all runs */
     struct err err = {""};
@@ -80,6 +82,10 @@ static void world_init(struct world *w)
     *w = (struct world){.clock = {clock_us, clock_us}, .now_us = 1000000, .cfg = cfg};
     CLAIM(store_memory_open(&w->store) == 0);
     world_open(w);
+    w->recovering = recovering;
+    CLAIM(replica_recovering(w->r));
+    if (!recovering)
+        CLAIM(replica_found(w->r, NULL, 0) == 0);
 }
 
 static void world_fini(struct world *w)
@@ -121,7 +127,8 @@ static void read_answer(struct reply *reply, struct span key, struct got *out)
     out->rest = span_of(out->bytes.data + head_len, out->bytes.len - head_len);
     CLAIM((reply->status == 200) == (out->a.kind != ANS_ERROR));
     CLAIM(out->a.kind != ANS_ERROR || out->a.status == reply->status);
-    CLAIM(out->a.kind == ANS_LIST || out->a.has_value || out->rest.len == 0);
+    CLAIM(out->a.kind == ANS_LIST || out->a.kind == ANS_KEYS || out->a.has_value ||
+          out->rest.len == 0);
 }
 
 /* Feeds the bytes in pieces. False: the sender went away, and there is no answer. */
@@ -156,12 +163,17 @@ static bool is_present(const struct model *k)
     return k != NULL && k->bytes.len > 0;
 }
 
-/* 0: it is to be stored; else the answer without storing. */
-static unsigned judge(const struct model *k, struct ballot b, struct ballot *top)
+static struct ballot version_of(const struct model *k)
 {
-    struct ballot version = is_present(k) ? k->rec.version : BALLOT_NONE;
+    return is_present(k) ? k->rec.version : BALLOT_NONE;
+}
 
-    *top = ballot_max(k->promised, version);
+/* 0: it is to be stored; else the answer without storing. restore: whatever was promised. */
+static unsigned judge(const struct model *k, struct ballot b, bool restore, struct ballot *top)
+{
+    struct ballot version = version_of(k);
+
+    *top = restore ? version : ballot_max(k->promised, version);
     if (ballot_cmp(b, version) == 0)
         return ANS_ACCEPTED;
     return ballot_cmp(b, *top) < 0 ? ANS_REFUSE : 0;
@@ -178,7 +190,13 @@ static bool same_value(const struct model *k, const struct message *m)
            k->rec.size == m->record.size && span_eq(k->rec.sums, m->record.sums);
 }
 
-static bool accept_is_wrong(const struct model *k, const struct message *m, struct span value)
+static bool is_restore(const struct world *w, const struct message *m)
+{
+    return w->recovering && (m->flags & MSG_RESTORE);
+}
+
+static bool accept_is_wrong(const struct world *w, const struct model *k, const struct message *m,
+                            struct span value)
 {
     bool keep = m->flags & MSG_SAME_VALUE;
     struct ballot top;
@@ -190,7 +208,7 @@ static bool accept_is_wrong(const struct model *k, const struct message *m, stru
     if (value.len != (keep ? 0 : m->record.size))
         return true;
     /* The bytes of a large value are not even looked at where the answer is clear before. */
-    if (value.len > INLINE_VALUE_MAX && judge(k, m->record.version, &top) != 0)
+    if (value.len > INLINE_VALUE_MAX && judge(k, m->record.version, is_restore(w, m), &top) != 0)
         return false;
     return value.len > 0 && record_verify(&m->record, 0, value) < 0;
 }
@@ -198,7 +216,9 @@ static bool accept_is_wrong(const struct model *k, const struct message *m, stru
 /* Is this whole, decoded request to be answered by an error? */
 static bool is_wrong(struct world *w, const struct message *m, struct span value, uint64_t begun_us)
 {
-    bool of_key = m->kind == MSG_PREPARE || m->kind == MSG_ACCEPT || m->kind == MSG_READ;
+    bool of_key = m->kind == MSG_PREPARE || m->kind == MSG_ACCEPT || m->kind == MSG_READ ||
+                  m->kind == MSG_DROP;
+    bool of_ballot = m->kind == MSG_PREPARE || m->kind == MSG_DROP;
     struct model unknown = {0}, *k = model_of(w, m->key);
 
     if (m->ring != ring_fingerprint(w->cfg->ring))
@@ -208,11 +228,16 @@ static bool is_wrong(struct world *w, const struct message *m, struct span value
         return true;
     if (of_key && !(m->flags & MSG_PEEK) && !ring_is_replica(w->cfg->ring, m->key, 0))
         return true;
-    if (m->kind == MSG_ACCEPT)
-        return accept_is_wrong(k != NULL ? k : &unknown, m, value);
-    if (value.len > 0 || (m->kind == MSG_PREPARE && !ballot_is_possible(m->ballot)))
+    if (w->recovering && m->kind != MSG_HELLO && !(m->kind == MSG_KEYS && m->node == 0) &&
+        !(m->kind == MSG_ACCEPT && (m->flags & MSG_RESTORE)))
         return true;
-    return m->kind == MSG_HELLO && m->node != MESSAGE_NODE_NONE &&
+    if (m->kind == MSG_ACCEPT)
+        return accept_is_wrong(w, k != NULL ? k : &unknown, m, value);
+    if (value.len > 0 || (of_ballot && !ballot_is_possible(m->ballot)))
+        return true;
+    if (m->kind == MSG_HELLO && m->node == MESSAGE_NODE_NONE)
+        return false;
+    return (m->kind == MSG_HELLO || m->kind == MSG_DIGEST || m->kind == MSG_KEYS) &&
            m->node >= ring_n_nodes(w->cfg->ring);
 }
 
@@ -240,7 +265,7 @@ static void claim_prepare(struct world *w, struct model *k, const struct message
 {
     struct ballot top;
 
-    (void)judge(k, m->ballot, &top);
+    (void)judge(k, m->ballot, false, &top);
     if (ballot_cmp(m->ballot, top) <= 0) {
         CLAIM(got->a.kind == ANS_REFUSE && ballot_cmp(got->a.ballot, top) == 0);
         return;
@@ -269,7 +294,7 @@ static void claim_accept(struct world *w, struct model *k, const struct message 
                          struct span value, const struct got *got)
 {
     struct ballot b = m->record.version, top;
-    unsigned verdict = judge(k, b, &top);
+    unsigned verdict = judge(k, b, is_restore(w, m), &top);
 
     if (verdict != 0) {
         CLAIM(got->a.kind == verdict);
@@ -372,6 +397,79 @@ static void claim_list(struct world *w, const struct message *m, const struct go
     CLAIM(got->a.more || !more);
 }
 
+/* Does a key count in what this node and that one share? */
+static bool is_shared(const struct world *w, unsigned i, unsigned node)
+{
+    struct span key = grammar_key(i);
+
+    return is_present(&w->models[i]) && ring_is_replica(w->cfg->ring, key, 0) &&
+           ring_is_replica(w->cfg->ring, key, node);
+}
+
+static void claim_keys(struct world *w, const struct message *m, const struct got *got)
+{
+    struct cursor c = cursor_of(got->rest);
+    struct entry e;
+    uint32_t n = 0;
+
+    CLAIM(got->a.kind == ANS_KEYS && got->a.n_entries <= m->limit);
+    for (unsigned i = 0; i < GRAMMAR_KEYS && n < m->limit; i++) {
+        struct span key = grammar_key(i);
+        unsigned bucket = digest_bucket(key);
+
+        if (!is_shared(w, i, m->node) || span_cmp(key, m->start_after) <= 0 ||
+            (m->buckets.len > 0 && !(m->buckets.data[bucket / 8] >> bucket % 8 & 1)))
+            continue;
+        CLAIM(next_entry(&c, &e));
+        n++;
+        CLAIM(span_eq(e.key, key) && e.prefix_len == 0);
+        CLAIM(ballot_cmp(e.version, w->models[i].rec.version) == 0);
+    }
+    CLAIM(n == got->a.n_entries && !next_entry(&c, &e));
+    CLAIM(got->a.more || n < m->limit || got->a.next.len == 0);
+}
+
+/* Counted anew, the digest is what changing it at each write has made of it. */
+static void claim_digest(struct world *w, const struct message *m, const struct got *got)
+{
+    uint64_t own = 0, words[DIGEST_GROUPS] = {0};
+
+    CLAIM(got->a.kind == ANS_DIGEST);
+    for (unsigned i = 0; i < GRAMMAR_KEYS; i++) {
+        unsigned bucket = digest_bucket(grammar_key(i)), group = bucket / 64;
+        uint64_t digest = digest_of(grammar_key(i), version_of(&w->models[i]));
+
+        /* With itself it compares nothing. */
+        if (!is_shared(w, i, m->node) || m->node == 0)
+            continue;
+        if (m->group == MESSAGE_GROUP_NONE)
+            words[group] ^= digest;
+        else if (m->group == group)
+            words[bucket % 64] ^= digest;
+    }
+    for (unsigned i = 0; i < DIGEST_GROUPS; i++)
+        own ^= words[i];
+    CLAIM(got->a.same == (own == m->digest));
+    for (uint32_t i = 0; i < got->a.n_digests; i++)
+        CLAIM(answer_digest(&got->a, i) == words[i]);
+}
+
+static void claim_drop(struct world *w, struct model *k, const struct message *m,
+                       const struct got *got)
+{
+    struct ballot floor = {m->ballot.counter, BALLOT_PROPOSER_MAX};
+
+    if (is_present(k) && (record_is_live(&k->rec) || ballot_cmp(k->rec.version, m->ballot) != 0)) {
+        CLAIM(got->a.kind == ANS_REFUSE);
+        CLAIM(ballot_cmp(got->a.ballot, ballot_max(k->promised, k->rec.version)) == 0);
+        return;
+    }
+    CLAIM(got->a.kind == ANS_ACCEPTED);
+    buf_clear(&k->bytes);
+    k->promised = ballot_max(k->promised, floor);
+    w->floor = floor.counter > w->floor ? floor.counter : w->floor;
+}
+
 static void claim_answer(struct world *w, const struct message *m, struct span value,
                          const struct got *got)
 {
@@ -394,6 +492,16 @@ static void claim_answer(struct world *w, const struct message *m, struct span v
         break;
     case MSG_HELLO:
         CLAIM(got->a.kind == ANS_HELLO && got->a.floor >= w->floor);
+        CLAIM((got->a.recovering == NODE_RECOVERING) == w->recovering);
+        break;
+    case MSG_DIGEST:
+        claim_digest(w, m, got);
+        break;
+    case MSG_KEYS:
+        claim_keys(w, m, got);
+        break;
+    case MSG_DROP:
+        claim_drop(w, k, m, got);
         break;
     }
     buf_fini(&unknown.bytes);
@@ -410,7 +518,7 @@ static bool is_of_record(struct world *w, const struct message *m)
 
     if (m->kind != MSG_PREPARE)
         return m->kind == MSG_READ;
-    (void)judge(k != NULL ? k : &unknown, m->ballot, &top);
+    (void)judge(k != NULL ? k : &unknown, m->ballot, false, &top);
     return ballot_cmp(m->ballot, top) > 0;
 }
 
@@ -444,6 +552,20 @@ static bool is_of_model(struct world *w, struct span bytes)
 
     return message_decode(bytes, &m, &head_len) < 0 || m.kind != MSG_ACCEPT ||
            model_of(w, m.key) != NULL;
+}
+
+/* It has all records, it is told; from then on it promises nothing up to the floor. */
+static void recovered(struct world *w, uint64_t floor)
+{
+    struct ballot b = {floor, BALLOT_PROPOSER_MAX};
+
+    CLAIM((replica_recovered(w->r, floor) == 0) == (floor <= PROMISE_COUNTER_MAX));
+    if (floor > PROMISE_COUNTER_MAX)
+        return;
+    w->recovering = false;
+    w->floor = floor > w->floor ? floor : w->floor;
+    for (unsigned i = 0; i < GRAMMAR_KEYS; i++)
+        w->models[i].promised = ballot_max(w->models[i].promised, b);
 }
 
 static void step(struct world *w, struct input *in)
@@ -511,6 +633,8 @@ static void restart(struct world *w)
         struct got got = {0};
         struct buf bytes = {0};
 
+        if (m.ballot.proposer == BALLOT_PROPOSER_MAX) /* of a floor: no message has that */
+            m.ballot.proposer--;
         if (ballot_is_none(k->promised) || !ring_is_replica(w->cfg->ring, m.key, 0))
             continue;
         message_encode(&bytes, &m);
@@ -528,9 +652,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct input in = {data, size};
     struct world w;
 
-    world_init(&w);
-    for (unsigned i = 0; i < STEPS_MAX && in.len > 0; i++)
+    world_init(&w, input_u8(&in) & 1);
+    for (unsigned i = 0; i < STEPS_MAX && in.len > 0; i++) {
+        if (w.recovering && input_u8(&in) == 0xff)
+            recovered(&w, input_u64(&in));
         step(&w, &in);
+    }
+    if (w.recovering)
+        recovered(&w, 1);
     read_all(&w);
     restart(&w);
     world_fini(&w);

@@ -16,9 +16,12 @@ static const struct {
 } requests[] = {
     {MSG_READ, MSG_WANT_VALUE | MSG_PEEK, KEY_ONE},
     {MSG_PREPARE, MSG_WANT_VALUE, KEY_ONE},
-    {MSG_ACCEPT, MSG_SAME_VALUE, KEY_ONE},
+    {MSG_ACCEPT, MSG_SAME_VALUE | MSG_RESTORE, KEY_ONE},
     {MSG_LIST, MSG_DELIMITER, KEY_PREFIX},
     {MSG_HELLO, 0, KEY_NONE},
+    {MSG_DIGEST, 0, KEY_NONE},
+    {MSG_KEYS, 0, KEY_NONE},
+    {MSG_DROP, 0, KEY_ONE},
 };
 
 static const struct {
@@ -29,6 +32,7 @@ static const struct {
     {ANS_ACCEPTED, false, false, false},   {ANS_REFUSE, false, false, false},
     {ANS_NEED_VALUE, false, false, false}, {ANS_LIST, false, false, true},
     {ANS_HELLO, false, false, false},      {ANS_ERROR, false, false, false},
+    {ANS_DIGEST, false, false, false},     {ANS_KEYS, false, false, true},
 };
 
 struct span grammar_key(unsigned i)
@@ -141,6 +145,17 @@ void grammar_record(struct input *in, struct ballot version, struct made *made, 
     *out = r;
 }
 
+/* A bitmap of all buckets, in a short pattern. */
+static struct span pick_buckets(struct input *in, struct made *made)
+{
+    unsigned pattern = input_u8(in), every = 1 + input_pick(in, 8);
+
+    buf_clear(&made->bytes);
+    for (unsigned i = 0; i < DIGEST_BUCKETS / 8; i++)
+        buf_u8(&made->bytes, i % every == 0 ? (uint8_t)pattern : 0);
+    return buf_span(&made->bytes);
+}
+
 static struct span pick_key_of(struct input *in, enum key_rule rule)
 {
     switch (rule) {
@@ -171,12 +186,20 @@ void grammar_request(struct input *in, uint64_t ring, struct made *made, struct 
         m.budget_ms = input_u8(in);
     if (how & 32)
         m.deadline_ms = input_u16(in);
-    m.node = how & 64 ? (uint32_t)pick_number(in) : MESSAGE_NODE_NONE;
+    m.node = how & 64 ? (uint32_t)pick_number(in) : input_pick(in, 4);
     m.limit = 1 + (how & 64 ? input_u8(in) : 9);
-    if (m.kind == MSG_HELLO)
+    if (m.kind == MSG_HELLO) {
         m.incarnation = pick_number(in);
-    if (requests[kind].key == KEY_PREFIX)
+        m.recovering = how & 128 ? NODE_RECOVERING : NODE_WHOLE;
+    }
+    if (m.kind == MSG_LIST || m.kind == MSG_KEYS)
         m.start_after = pick_position(in);
+    if (m.kind == MSG_DIGEST) {
+        m.group = how & 128 ? input_pick(in, DIGEST_GROUPS) : MESSAGE_GROUP_NONE;
+        m.digest = how & 64 ? input_u64(in) : 0;
+    }
+    if (m.kind == MSG_KEYS && (how & 128))
+        m.buckets = pick_buckets(in, made);
     if (m.kind == MSG_ACCEPT)
         grammar_record(in, m.ballot, made, &m.record);
     if ((m.flags & MSG_SAME_VALUE) && ballot_is_none(m.pin))
@@ -200,6 +223,8 @@ static void pick_entry(struct input *in, struct entry *out)
         e.size = input_u16(in);
     if (what & 16)
         e.rdev = input_u64(in);
+    if (what & 32)
+        entry_of_damage(&e, e.key);
     *out = e;
 }
 
@@ -256,7 +281,19 @@ void grammar_answer(struct input *in, enum answer_kind wanted, uint64_t clock_ms
         a.more = answers[kind].has_entries;
         a.n_entries += input_u8(in) == 0xff;
         a.floor = a.disk_free = a.n_keys = pick_number(in);
-        a.recovering = input_u8(in) & 1;
+        a.recovering = input_u8(in) % 3;
+        if (a.kind == ANS_KEYS)
+            a.next = pick_key(in);
+    }
+    a.same = how & 1;
+    if (a.kind == ANS_DIGEST && !a.same) {
+        a.n_digests = DIGEST_GROUPS;
+        for (unsigned i = 0; i < DIGEST_GROUPS; i++)
+            buf_u64(&made->bytes, i % 4 == 0 ? input_u8(in) : 0);
+        buf_clear(&made->attrs);
+        buf_add_span(&made->attrs, buf_span(&made->bytes));
+        buf_clear(&made->bytes);
+        a.digests = buf_span(&made->attrs);
     }
     a.status = 400 + input_u8(in);
     a.text = span_str("made up");

@@ -156,6 +156,12 @@ static enum answer_kind fitting(enum message_kind kind)
         return ANS_LIST;
     case MSG_HELLO:
         return ANS_HELLO;
+    case MSG_DIGEST:
+        return ANS_DIGEST;
+    case MSG_KEYS:
+        return ANS_KEYS;
+    case MSG_DROP:
+        return ANS_ACCEPTED;
     }
     return ANS_ERROR;
 }
@@ -165,7 +171,8 @@ static bool is_fit(enum message_kind asked, enum answer_kind kind)
 {
     if (kind == fitting(asked) || kind == ANS_ERROR)
         return true;
-    return (kind == ANS_REFUSE && (asked == MSG_PREPARE || asked == MSG_ACCEPT)) ||
+    return (kind == ANS_REFUSE &&
+            (asked == MSG_PREPARE || asked == MSG_ACCEPT || asked == MSG_DROP)) ||
            (kind == ANS_NEED_VALUE && asked == MSG_ACCEPT);
 }
 
@@ -340,6 +347,7 @@ static void open_node(struct net *n, unsigned node)
     CLAIM(store_memory_open(&n->stores[node]) == 0);
     opts.store = n->stores[node];
     CLAIM(replica_open(&opts, &n->replicas[node], &err) == 0);
+    CLAIM(replica_found(n->replicas[node], NULL, 0) == 0);
 }
 
 void net_init(struct net *n, struct input *in)
@@ -364,6 +372,7 @@ void net_init(struct net *n, struct input *in)
 
 void net_fini(struct net *n)
 {
+    client_stop_background(n->client);
     while (!list_empty(&n->flights))
         net_step(n);
     client_free(n->client);

@@ -124,6 +124,6 @@ void sums_answer(uint8_t *data, size_t len, struct span key)
             (void)sum_entry(data + at + 10, end - at - 10);
     }
     sum_head(data, n);
-    if (n < len && data[8] == ANS_LIST)
+    if (n < len && (data[8] == ANS_LIST || data[8] == ANS_KEYS))
         sums_entries(data + n, len - n);
 }
