@@ -3,9 +3,9 @@
  *
  * A target is one file fuzz_NAME.c with an LLVMFuzzerTestOneInput() that takes any bytes, puts them
  * through the code in question and claims what must hold of the outcome. Targets of bytes (record,
- * message, ...) take the input as it is, after a few bytes that say what to do; targets of behaviour
- * (replica, listing, client) read it as a row of choices. An input that has run out chooses 0
- * everywhere, so 0 is always the plain, honest way, and a short input is a short run.
+ * message, ...) take the input as it is, after a few bytes that say what to do; targets of
+ * behaviour (replica, listing, client) read it as a row of choices. An input that has run out
+ * chooses 0 everywhere, so 0 is always the plain, honest way, and a short input is a short run.
  */
 #ifndef KVFS_TESTS_FUZZ_FUZZ_H
 #define KVFS_TESTS_FUZZ_FUZZ_H

@@ -1,9 +1,10 @@
 /*
  * fuzz_client.c - reads and writes of a client whose replicas' answers the input decides about.
  *
- * Whatever is answered: every operation ends in its time, and what a read gives is a value that fits
- * its record. Where only one of three nodes is hostile and what it says can be seen to be no answer,
- * nothing that was acknowledged may get lost either, and all goes on when it has come to reason.
+ * Whatever is answered: every operation ends in its time, and what a read gives is a value that
+ * fits its record. Where only one of three nodes is hostile and what it says can be seen to be no
+ * answer, nothing that was acknowledged may get lost either, and all goes on when it has come to
+ * reason.
  *
  * Input: hostile nodes (bits), lies (u8), then operations and fates, see step().
  */

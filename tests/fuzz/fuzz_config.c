@@ -1,6 +1,6 @@
 /*
- * fuzz_config.c - any bytes as cluster.json: refused with a reason, or a ring that keeps every key on
- * as many different nodes as it says.
+ * fuzz_config.c - any bytes as cluster.json: refused with a reason, or a ring that keeps every key
+ * on as many different nodes as it says.
  *
  * Input: the file.
  */

@@ -1,12 +1,13 @@
 /*
  * fuzz_listing.c - the client's listing, fed with the answers of nodes of which some say anything.
  *
- * Whatever they say: it ends in its time, and a page that it gives is in order, within what was asked
- * for, each name once, and gets on. Where one of three nodes answers what is no answer (see net.h),
- * the page also has just the keys there are.
+ * Whatever they say: it ends in its time, and a page that it gives is in order, within what was
+ * asked for, each name once, and gets on. Where one of three nodes answers what is no answer (see
+ * net.h), the page also has just the keys there are.
  *
  * Input: hostile nodes (bits), lies (u8); for each key what each node has of it (u8); the listing:
- * how (u8: 1 roll up, 2 another prefix, 4 another position, 8 another limit), then fates, see net.c.
+ * how (u8: 1 roll up, 2 another prefix, 4 another position, 8 another limit), then fates, see
+ * net.c.
  */
 #include <errno.h>
 #include <string.h>

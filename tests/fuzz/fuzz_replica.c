@@ -1,9 +1,9 @@
 /*
- * fuzz_replica.c - one replica over a store in memory, and requests that come in pieces: good ones,
- * late ones, damaged ones, some that end in the middle. A model that fits on a page says of each what
- * the answer must be.
+ * fuzz_replica.c - one replica over a store in memory, whole or recovering, and requests that come
+ * in pieces: good ones, late ones, damaged ones, some that end in the middle. A model that fits on
+ * a page says of each what the answer must be.
  *
- * Input: a row of choices, see step().
+ * Input: recovering (u8: 1), then a row of choices, see step().
  */
 #include <string.h>
 
@@ -544,7 +544,7 @@ static void step_with(struct world *w, struct input *in, struct span bytes, uint
     buf_fini(&got.bytes);
 }
 
-/* Edits can bring other keys into the store, of which the model knows nothing: those are refused. */
+/* Edits can make other keys, of which the model knows nothing: those are not sent. */
 static bool is_of_model(struct world *w, struct span bytes)
 {
     struct message m;

@@ -1,6 +1,7 @@
 /*
  * make_seeds.c - make_seeds DIR writes what each fuzz target starts from into DIR/TARGET/: messages
- * and records made by the real encoders, texts that are right or nearly so, and short rows of choices.
+ * and records made by the real encoders, texts that are right or nearly so, and short rows of
+ * choices.
  *
  * What fuzzing has found is in tests/fuzz/corpus/, the wrong cluster.json files in tests/golden/.
  */

@@ -1,6 +1,6 @@
 /*
- * net.h - three real replicas and one real client, and between them a network that does as the input
- * says: loses, delays, refuses; and for nodes that are hostile, answers in their place.
+ * net.h - three real replicas and one real client, and between them a network that does as the
+ * input says: loses, delays, refuses; and for nodes that are hostile, answers in their place.
  *
  * Time is the net's own and moves from one event to the next. All clocks are the same.
  */
@@ -31,8 +31,8 @@ struct net {
 
     /*
      * Bit i: what node i does to a request is right, but its answer may be replaced: by one that is
-     * no answer to this request (then nothing may go wrong: it is as good as lost), or, with `lies`,
-     * by any.
+     * no answer to this request (then nothing may go wrong: it is as good as lost), or, with
+     * `lies`, by any.
      */
     unsigned hostile;
     bool lies;

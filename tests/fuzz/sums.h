@@ -12,8 +12,8 @@
 
 void sums_record(uint8_t *data, size_t len, struct span key);
 /*
- * The head at the start of data: where its length field says nothing possible it is set to len; then
- * the sums of what the head carries (record, peek), and its own.
+ * The head at the start of data: where its length field says nothing possible it is set to len;
+ * then the sums of what the head carries (record, peek), and its own.
  */
 void sums_request(uint8_t *data, size_t len);
 void sums_answer(uint8_t *data, size_t len, struct span key);
