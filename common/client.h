@@ -72,8 +72,8 @@ struct read_args {
 
 struct read_result {
     /*
-     * 0 also when the key is absent or deleted: see rec. -EHOSTDOWN, -EBADMSG, -ESTALE, -EINTR,
-     * -ENOMEM
+     * 0 also when the key is absent or deleted: see rec. -EHOSTDOWN, -EBADMSG, -EBADE (another
+     * ring), -ESTALE, -EINTR, -ENOMEM
      */
     int err;
     struct err why;
@@ -133,7 +133,7 @@ struct report {
 };
 
 struct write_result {
-    /* 0, what edit returned, -EHOSTDOWN, -ENOSPC, -EBADMSG, -ESTALE, -EINTR, -ENOMEM */
+    /* 0, what edit returned, -EHOSTDOWN, -ENOSPC, -EBADMSG, -EBADE, -EINTR, -ENOMEM */
     int err;
     /* err < 0: surely nothing was stored, nor will be. Else it may take effect later, once */
     bool certain;

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "common/io.h"
+#include "common/json.h"
 #include "common/log.h"
 #include "common/transport_http.h"
 
@@ -51,34 +52,50 @@ static void on_health_changed(void *arg, unsigned node)
     pthread_mutex_unlock(&c->log_lock);
 }
 
+/* What came from elsewhere goes into logs, terminals and JSON. */
+static void make_printable(struct err *why)
+{
+    bool utf8 = json_is_utf8(span_str(why->msg));
+
+    for (char *p = why->msg; *p != '\0'; p++)
+        if ((unsigned char)*p < ' ' || *p == 0x7f || (!utf8 && (unsigned char)*p >= 0x80))
+            *p = '?';
+}
+
 /* Why a node that was probed is none to count on; empty: it is one. */
-static void explain_probe(const struct hello_result *res, struct err *why)
+static void explain_probe(const struct cluster *c, const struct hello_result *res, struct err *why)
 {
     const struct answer *a = &res->answer;
 
     why->msg[0] = '\0';
-    if (res->err < 0 && a->kind == ANS_ERROR && a->text.len > 0)
+    if (res->err == -EBADE)
+        config_ring_compare(c->opts.cfg, a->text, why);
+    else if (res->err < 0 && a->kind == ANS_ERROR && a->text.len > 0)
         err_set(why, 0, "%.*s", (int)a->text.len, (const char *)a->text.data);
     else if (res->err < 0)
-        err_set(why, 0, "%s", res->err == -ESTALE ? "another ring" : strerror(-res->err));
+        err_set(why, 0, "%s", strerror(-res->err));
     else if (a->recovering == NODE_RECOVERING)
         err_set(why, 0, "recovering");
+    make_printable(why);
 }
 
 static void on_probed(void *arg, unsigned node, const struct hello_result *res)
 {
     struct cluster *c = arg;
     struct sign *sign = &c->signs[node];
-    bool differs = res->err == -ESTALE, is_news;
+    bool akin = res->err != -EBADE, was_akin, is_news;
     struct err why;
 
-    explain_probe(res, &why);
+    explain_probe(c, res, &why);
     if (c->opts.on_hello != NULL)
         c->opts.on_hello(c->opts.arg, node, res);
 
     pthread_mutex_lock(&c->ready_lock);
-    is_news = differs && !sign->differs;
-    sign->differs = differs;
+    was_akin = c->akin[node];
+    if (res->err != 0 && akin)
+        akin = was_akin; /* it did not say */
+    is_news = !akin && (was_akin || (res->err == -EBADE && strcmp(why.msg, sign->why.msg) != 0));
+    c->akin[node] = akin;
     sign->why = why;
     c->answers[node] = why.msg[0] == '\0';
     pthread_cond_broadcast(&c->ready_changed);
@@ -87,6 +104,9 @@ static void on_probed(void *arg, unsigned node, const struct hello_result *res)
         log_event(LOG_LEVEL_ERROR, "ring-differs", "node=%s addr=%s reason=%s",
                   node_of(c, node)->id, node_of(c, node)->addr,
                   log_quote(why.msg, strlen(why.msg)));
+    else if (akin && !was_akin)
+        log_event(LOG_LEVEL_INFO, "ring-agrees", "node=%s addr=%s", node_of(c, node)->id,
+                  node_of(c, node)->addr);
 }
 
 bool cluster_ring_differs(struct cluster *c, unsigned node, struct err *why)
@@ -94,11 +114,30 @@ bool cluster_ring_differs(struct cluster *c, unsigned node, struct err *why)
     bool differs;
 
     pthread_mutex_lock(&c->ready_lock);
-    differs = c->signs[node].differs;
+    differs = !c->akin[node];
     if (differs)
         *why = c->signs[node].why;
     pthread_mutex_unlock(&c->ready_lock);
     return differs;
+}
+
+/* Names the first that holds another ring; mostly all others say the same. */
+static int explain_strange_locked(const struct cluster *c, struct err *err)
+{
+    unsigned first = c->opts.cfg->n_nodes, n = 0;
+
+    for (unsigned i = 0; i < c->opts.cfg->n_nodes; i++) {
+        if (c->akin[i])
+            continue;
+        if (n++ == 0)
+            first = i;
+    }
+    err_set(err, -EBADE, "%s at %s: %s", node_of(c, first)->id, node_of(c, first)->addr,
+            c->signs[first].why.msg);
+    if (n > 1)
+        err_set(err, -EBADE, "%s at %s and %u more: %s", node_of(c, first)->id,
+                node_of(c, first)->addr, n - 1, c->signs[first].why.msg);
+    return -EBADE;
 }
 
 static int explain_not_ready_locked(const struct cluster *c, struct err *err)
@@ -131,12 +170,15 @@ int cluster_wait_ready(struct cluster *c, uint32_t timeout_ms, struct err *err)
     limit.tv_nsec %= 1000000000;
 
     pthread_mutex_lock(&c->ready_lock);
-    while (!c->closing && !ring_covered(c->opts.cfg->ring, c->answers) && code == 0)
+    while (!c->closing && !ring_covered(c->opts.cfg->ring, c->answers) &&
+           ring_covered(c->opts.cfg->ring, c->akin) && code == 0)
         code = -pthread_cond_timedwait(&c->ready_changed, &c->ready_lock, &limit);
     if (c->closing)
         code = err_set(err, -EHOSTDOWN, "the connection to the cluster is being closed");
     else if (ring_covered(c->opts.cfg->ring, c->answers))
         code = 0;
+    else if (!ring_covered(c->opts.cfg->ring, c->akin))
+        code = explain_strange_locked(c, err);
     else
         code = explain_not_ready_locked(c, err);
     pthread_mutex_unlock(&c->ready_lock);
@@ -285,12 +327,13 @@ static int cluster_init(struct cluster *c, unsigned n_threads)
     pthread_cond_init(&c->ready_changed, &attr);
     pthread_condattr_destroy(&attr);
     c->answers = calloc(n_nodes, sizeof(*c->answers));
+    c->akin = calloc(n_nodes, sizeof(*c->akin));
     c->signs = calloc(n_nodes, sizeof(*c->signs));
     c->logged_up = calloc(n_nodes, sizeof(*c->logged_up));
-    if (c->answers == NULL || c->signs == NULL || c->logged_up == NULL)
+    if (c->answers == NULL || c->akin == NULL || c->signs == NULL || c->logged_up == NULL)
         return -ENOMEM;
     for (unsigned i = 0; i < n_nodes; i++)
-        c->logged_up[i] = true; /* as health begins */
+        c->akin[i] = c->logged_up[i] = true; /* as health begins */
     err = health_new(n_nodes, &c->health);
     if (err < 0)
         return err;
@@ -410,6 +453,7 @@ void cluster_close(struct cluster *c)
     pthread_mutex_destroy(&c->ready_lock);
     pthread_mutex_destroy(&c->log_lock);
     free(c->answers);
+    free(c->akin);
     free(c->signs);
     free(c->logged_up);
     free(c);

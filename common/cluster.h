@@ -41,7 +41,10 @@ void cluster_stop(struct cluster *c);
 void cluster_close(struct cluster *c); /* stops it first; nobody may call any more */
 struct health *cluster_health(struct cluster *c);
 const struct config *cluster_config(const struct cluster *c);
-/* Does the node hold another ring, by its last probe? Then with what it said. Any thread. */
+/*
+ * Does the node hold another ring, by the last probe that told? Then with the sentence of
+ * config_ring_compare(). Any thread.
+ */
 bool cluster_ring_differs(struct cluster *c, unsigned node, struct err *why);
 
 /*
@@ -83,8 +86,9 @@ void waiter_free(struct waiter *w);
 void waiter_interrupt(struct waiter *w);
 
 /*
- * Waits until a majority of every replica set answers, at most timeout_ms. 0 or -EHOSTDOWN with
- * whom it missed, and why, in err.
+ * Waits until a majority of every replica set answers, at most timeout_ms. 0; -EHOSTDOWN with whom
+ * it missed, and why, in err; -EBADE, at once, where that cannot be for the nodes that hold
+ * another ring, with which fields differ.
  */
 int cluster_wait_ready(struct cluster *c, uint32_t timeout_ms, struct err *err);
 

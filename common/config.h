@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "common/buf.h"
 #include "common/err.h"
 #include "common/ring.h"
 
@@ -40,6 +41,17 @@ void config_free(struct config *c);
 int config_find(const struct config *c, const char *id);
 /* Refuses a replication_factor above the number of nodes: for mounts and gateways. 0 or -EINVAL. */
 int config_check_client(const struct config *c, struct err *err);
+/*
+ * The ring as JSON, which a node tells who holds another: hash, virtual_nodes, replication_factor,
+ * n_nodes and, where they are not too long, the ids as nodes. Appends; out->err tells of lack of
+ * memory.
+ */
+void config_ring_json(const struct config *c, struct buf *out);
+/*
+ * Such JSON of someone else (any bytes) beside ours: "another ring: replication_factor: 2 there, 3
+ * in cluster.json", naming every field that differs.
+ */
+void config_ring_compare(const struct config *c, struct span theirs, struct err *why);
 /* Splits HOST:PORT; *host is malloced. 0 or -EINVAL with the reason in err. */
 int config_split_addr(const char *addr, char **host, uint16_t *port, struct err *err);
 

@@ -43,8 +43,7 @@ struct io {
 
 /* What the last probe of a node said. */
 struct sign {
-    bool differs;   /* it has another ring */
-    struct err why; /* it does not answer; empty: it was not heard of yet */
+    struct err why; /* it is none to count on; empty: it is one, or was not heard of yet */
 };
 
 struct cluster {
@@ -56,6 +55,7 @@ struct cluster {
     pthread_mutex_t ready_lock;
     pthread_cond_t ready_changed;
     bool *answers; /* by node; under ready_lock, as are: */
+    bool *akin;    /* by node: not known to hold another ring */
     struct sign *signs;
     bool closing;
 

@@ -144,7 +144,7 @@ struct answer {
     uint32_t n_digests;  /* DIGEST: DIGEST_GROUPS where not the same, else 0 */
     struct span digests; /* n_digests times u64; see answer_digest() */
     uint32_t status;     /* ERROR: as in HTTP */
-    struct span text;    /* ERROR: for people; of 421: the replicas as JSON */
+    struct span text;    /* ERROR: for people; of 421: the replicas, of 409: its ring, as JSON */
 };
 
 /* Head of a request; value bytes are sent behind it. */

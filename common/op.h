@@ -175,7 +175,7 @@ uint64_t round_slow_us(const struct round *r);
 void round_explain(const struct round *r, struct err *why);
 /*
  * Which error says best why the round failed: one that a retry will not mend when such errors alone
- * make a majority impossible (-ENOSPC, -ESTALE, -EFBIG, -EINVAL, -EREMCHG, -EBADMSG of every
+ * make a majority impossible (-ENOSPC, -EBADE, -EFBIG, -EINVAL, -EREMCHG, -EBADMSG of every
  * replica), else -EHOSTDOWN.
  */
 int round_verdict(const struct round *r);

@@ -11,12 +11,16 @@
  */
 #define PROBE_TIMEOUT_MS 1000u
 
+/* Traffic shows that a node is there, but not its ring, its state and its disk: HELLO does. */
+#define REFRESH_US 2000000u
+
 /* One node: waiting for its timer, or for the answer. */
 struct probe {
     struct prober *prober;
     unsigned node;
     struct timer timer;
-    struct op *op; /* under way, else NULL */
+    struct op *op;     /* under way, else NULL */
+    uint64_t heard_us; /* of its last HELLO, 0: never */
 };
 
 struct prober {
@@ -58,10 +62,14 @@ static void on_hello(void *arg, struct hello_result *res)
     struct probe *pr = arg;
     struct prober *p = pr->prober;
 
+    uint64_t now = transport_now_us(p->opts.transport);
+
     pr->op = NULL;
     p->n_under_way--;
+    if (res->err == 0)
+        pr->heard_us = now;
     if (!p->stopped) {
-        probe_again_at(pr, transport_now_us(p->opts.transport) + probe_every_us(p));
+        probe_again_at(pr, now + probe_every_us(p));
         p->opts.on_result(p->opts.arg, pr->node, res);
     } else if (p->n_under_way == 0) {
         p->on_idle(p->on_idle_arg);
@@ -82,8 +90,10 @@ static void on_timer(struct timer *t)
     bool urgent = self_state(p, &args.incarnation, &args.state);
 
     if (!urgent && info.up && !info.recovering && !info.doubtful && info.seen_us != 0 &&
-        now < info.seen_us + HEALTH_PROBE_US) {
-        probe_again_at(pr, info.seen_us + HEALTH_PROBE_US);
+        now < info.seen_us + HEALTH_PROBE_US && now < pr->heard_us + REFRESH_US) {
+        uint64_t refresh_us = pr->heard_us + REFRESH_US, probe_us = info.seen_us + HEALTH_PROBE_US;
+
+        probe_again_at(pr, refresh_us < probe_us ? refresh_us : probe_us);
         return;
     }
     pr->op = client_hello(p->opts.client, &args, on_hello, pr);

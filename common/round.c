@@ -355,19 +355,28 @@ void round_hedge_later(struct round *r)
 
 /* --- telling why ------------------------------------------------------------------------------ */
 
+/* What a node said, where it is made for people; else what that comes to. */
+static struct span leg_reason(const struct leg *leg)
+{
+    if (leg->body == NULL || leg->ans.kind != ANS_ERROR || leg->ans.text.len == 0)
+        return span_str(strerror(-leg->err));
+    if (leg->err == -EBADE)
+        return span_str("it holds another ring");
+    if (leg->err == -EREMCHG)
+        return span_str("it is no replica of the key");
+    return span_of(leg->ans.text.data, leg->ans.text.len > 120 ? 120 : leg->ans.text.len);
+}
+
 static void explain_leg(const struct round *r, unsigned i, struct buf *text)
 {
     const struct leg *leg = &r->legs[i];
-    const struct span said = leg->ans.text;
 
     if (!leg->sent)
         buf_addf(text, "down");
     else if (!leg->ended)
         buf_addf(text, "no answer yet");
-    else if (leg->err != 0 && leg->body != NULL && leg->ans.kind == ANS_ERROR && said.len > 0)
-        buf_addf(text, "%.*s", (int)(said.len > 120 ? 120 : said.len), (const char *)said.data);
     else if (leg->err != 0)
-        buf_addf(text, "%s", strerror(-leg->err));
+        buf_add_span(text, leg_reason(leg));
     else if (i < r->n_votes && tally_of(&r->tally, i) == VOTE_NO)
         buf_addf(text, "refused");
 }
@@ -415,7 +424,7 @@ bool round_damage_awaited(const struct round *r)
 
 int round_verdict(const struct round *r)
 {
-    static const int lasting[] = {-ENOSPC, -ESTALE, -EFBIG, -EINVAL, -EREMCHG, -ENAMETOOLONG};
+    static const int lasting[] = {-ENOSPC, -EBADE, -EFBIG, -EINVAL, -EREMCHG, -ENAMETOOLONG};
     unsigned n_lasting = 0, n_damaged = 0;
     int first = -EHOSTDOWN;
 

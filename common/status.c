@@ -23,7 +23,7 @@ static const struct row {
     {EOPNOTSUPP, 405, "Method Not Allowed"},
     {ETIMEDOUT, 504, "Gateway Timeout"},
     {ETIMEDOUT, 408, "Request Timeout"},
-    {ESTALE, 409, "Conflict"},
+    {EBADE, 409, "Conflict"},
     {EINVAL, 411, "Length Required"},
     {ECANCELED, 412, "Precondition Failed"},
     {EEXIST, 412, "Precondition Failed"},

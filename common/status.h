@@ -6,7 +6,7 @@
  * kvfs's own meaning of some codes, inside all programs:
  *   -EHOSTDOWN   no quorum reached            503
  *   -EBADMSG     damaged data                 500   (EIO to the kernel)
- *   -ESTALE      another ring                 409
+ *   -EBADE       another ring                 409   (EIO to the kernel)
  *   -EREMCHG     not a replica of this key    421
  *   -ECANCELED   condition failed             412
  *   -EAGAIN      overloaded, recovering       503

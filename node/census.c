@@ -92,7 +92,7 @@ const char *census_explain(const struct census *c, unsigned node)
 
     if (!z->asked)
         return "not asked yet";
-    if (z->err == -ESTALE)
+    if (z->err == -EBADE)
         return "has another ring";
     if (z->err != 0)
         return strerror(-z->err);

@@ -58,6 +58,7 @@
 #include "node/service.h"
 
 #define DRAIN_MS 5000u
+#define GATEWAY_WAIT_MS 2000u /* for nodes to say which ring they hold */
 #define IMBALANCE_MAX 1.4
 #define MEMORY_MIN (256ull << 20)
 
@@ -241,6 +242,21 @@ static int open_cluster(struct node *n, struct err *err)
     return r == 0 ? 0 : err_set(err, r, "cannot start the scrub: %s", strerror(-r));
 }
 
+/*
+ * A gateway of another ring would serve nobody: it does not start. Without nodes to ask it does,
+ * and waits for them as they come.
+ */
+static int check_ring(struct node *n, struct err *err)
+{
+    int r = cluster_wait_ready(n->service.cluster, GATEWAY_WAIT_MS, err);
+
+    if (r == -EHOSTDOWN) {
+        log_event(LOG_LEVEL_WARN, "no-quorum", "reason=%s", log_quote(err->msg, strlen(err->msg)));
+        return 0;
+    }
+    return r == 0 ? 0 : err_wrap(err, r, "%s", n->opts.config);
+}
+
 static int open_server(struct node *n, struct err *err)
 {
     struct server_opts opts = {
@@ -281,6 +297,8 @@ static int node_start(struct node *n, struct err *err)
     }
     if (r == 0)
         r = open_cluster(n, err);
+    if (r == 0 && n->opts.gateway != NULL)
+        r = check_ring(n, err);
     if (r == 0)
         r = open_server(n, err);
     return r;

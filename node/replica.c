@@ -225,19 +225,21 @@ void replica_answer_error(struct replica_request *rq, struct reply *out)
 {
     struct answer a = {
         .kind = ANS_ERROR, .status = status_from_errno(rq->err), .text = span_str(rq->why.msg)};
-    struct buf owners = {0};
+    const struct config *cfg = rq->r->opts.cfg;
+    struct buf json = {0};
 
-    if (rq->err == -EREMCHG && rq->r->opts.cfg != NULL) {
-        replica_owners_json(rq->r->opts.cfg, rq->m.key, &owners);
-        if (owners.err == 0)
-            a.text = buf_span(&owners);
-    }
+    if (rq->err == -EREMCHG && cfg != NULL)
+        replica_owners_json(cfg, rq->m.key, &json);
+    else if (rq->err == -EBADE && cfg != NULL)
+        config_ring_json(cfg, &json);
+    if (json.err == 0 && json.len > 0)
+        a.text = buf_span(&json);
     *out = REPLY_NONE;
     out->status = a.status;
     if (encode_answer(rq->r, (struct span){0}, &a, out) < 0)
         /* No memory: the status alone, which no client takes for an answer. */
         buf_fini(&out->head);
-    buf_fini(&owners);
+    buf_fini(&json);
 }
 
 /* --- all keys, the node itself ------------------------------------------------------- */

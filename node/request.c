@@ -96,7 +96,7 @@ static int check_head(struct replica_request *rq)
 
     if (m->ring != ring_fingerprint(opts->ring))
         return request_fail(
-            rq, -ESTALE, "another ring: the request's is %016" PRIx64 ", this node's %016" PRIx64,
+            rq, -EBADE, "another ring: the request's is %016" PRIx64 ", this node's %016" PRIx64,
             m->ring, ring_fingerprint(opts->ring));
     if (request_check_late(rq) < 0)
         return rq->err;

@@ -120,7 +120,7 @@ static const char *report_error(int err)
     switch (err) {
     case -ECANCELED:
         return "refused: it knows of a newer ballot";
-    case -ESTALE:
+    case -EBADE:
         return "it holds another ring";
     case -EBADMSG:
         return "its copy is damaged";

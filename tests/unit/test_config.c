@@ -352,6 +352,110 @@ static void addresses_that_are_none_leave_the_outputs_alone(void **state)
     }
 }
 
+/* --- two rings -------------------------------------------------------------------------------- */
+
+/* A ring of nodes a, b, ... */
+static struct config *make_ring(unsigned n_nodes, unsigned rf, unsigned vnodes, const char *hash)
+{
+    struct config *c = NULL;
+    struct buf text = {0};
+
+    buf_add_str(&text, "{\"nodes\":[");
+    for (unsigned i = 0; i < n_nodes; i++)
+        buf_addf(&text, "%s{\"id\":\"%c\",\"addr\":\"h:%u\"}", i == 0 ? "" : ",", 'a' + (int)i,
+                 i + 1);
+    buf_addf(&text, "],\"replication_factor\":%u,\"virtual_nodes\":%u,\"hash\":\"%s\"}", rf, vnodes,
+             hash);
+    assert_int_equal(config_parse("/etc/kvfs/c.json", buf_span(&text), &c, NULL), 0);
+    buf_fini(&text);
+    return c;
+}
+
+static void assert_compared(const struct config *ours, struct config *theirs, const char *want)
+{
+    struct buf json = {0};
+    struct err why;
+
+    config_ring_json(theirs, &json);
+    assert_int_equal(json.err, 0);
+    config_ring_compare(ours, buf_span(&json), &why);
+    assert_string_equal(why.msg, want);
+    buf_fini(&json);
+    config_free(theirs);
+}
+
+static void every_field_in_which_two_rings_differ_is_named(void **state)
+{
+    struct config *c = make_ring(3, 3, 100, "fnv1a");
+
+    (void)state;
+    assert_compared(c, make_ring(3, 2, 100, "fnv1a"),
+                    "another ring: replication_factor: 2 there, 3 in c.json");
+    assert_compared(c, make_ring(3, 3, 50, "fnv1a-mix"),
+                    "another ring: virtual_nodes: 50 there, 100 in c.json; hash: fnv1a-mix there, "
+                    "fnv1a in c.json");
+    assert_compared(c, make_ring(4, 3, 100, "fnv1a"), "another ring: nodes: d only there");
+    assert_compared(c, make_ring(2, 1, 100, "fnv1a"),
+                    "another ring: nodes: c only in c.json; replication_factor: 1 there, 3 in "
+                    "c.json");
+    assert_compared(c, make_ring(9, 3, 100, "fnv1a"),
+                    "another ring: nodes: d, e, f and 3 more only there");
+    assert_compared(c, make_ring(3, 3, 100, "fnv1a"), "another ring");
+    config_free(c);
+}
+
+static void a_stranger_may_say_anything_of_his_ring(void **state)
+{
+    static const char *const said[] = {
+        "",
+        "x",
+        "[]",
+        "{}",
+        "null",
+        "{\"nodes\":3,\"hash\":[],\"virtual_nodes\":\"a\"}",
+        "{\"replication_factor\":2",
+        "another ring: the request's is 12",
+        "\xff\xfe",
+    };
+    static const char other_ids[] = "{\"nodes\":[1,null,\"z\",\"a\"],\"virtual_nodes\":-1}";
+    struct config *c = make_ring(3, 3, 100, "fnv1a");
+    struct err why;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
+        config_ring_compare(c, span_str(said[i]), &why);
+        assert_string_equal(why.msg, "another ring");
+    }
+    config_ring_compare(c, span_str(other_ids), &why);
+    assert_string_equal(why.msg, "another ring: nodes: z only there, b, c only in c.json; "
+                                 "virtual_nodes: -1 there, 100 in c.json");
+    config_free(c);
+}
+
+/* Ids of 255 bytes for 1,000 nodes are more than an answer to a stranger should have. */
+static void a_ring_of_long_ids_tells_only_their_number(void **state)
+{
+    struct buf text = {0}, json = {0};
+    struct config *big = NULL, *small = make_ring(3, 3, 100, "fnv1a");
+    struct err why;
+
+    (void)state;
+    buf_add_str(&text, "{\"replication_factor\":3,\"virtual_nodes\":1,\"nodes\":[");
+    for (unsigned i = 0; i < 1000; i++)
+        buf_addf(&text, "%s{\"id\":\"%0255u\",\"addr\":\"h:%u\"}", i == 0 ? "" : ",", i, i + 1);
+    buf_add_str(&text, "]}");
+    assert_int_equal(config_parse("big.json", buf_span(&text), &big, NULL), 0);
+    config_ring_json(big, &json);
+    assert_true(json.err == 0 && json.len < 200);
+    config_ring_compare(small, buf_span(&json), &why);
+    assert_string_equal(why.msg, "another ring: number of nodes: 1000 there, 3 in c.json; "
+                                 "virtual_nodes: 1 there, 100 in c.json");
+    buf_fini(&text);
+    buf_fini(&json);
+    config_free(big);
+    config_free(small);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -367,6 +471,9 @@ int main(void)
         cmocka_unit_test(no_part_of_a_file_is_a_configuration),
         cmocka_unit_test(addresses_are_split_at_the_port),
         cmocka_unit_test(addresses_that_are_none_leave_the_outputs_alone),
+        cmocka_unit_test(every_field_in_which_two_rings_differ_is_named),
+        cmocka_unit_test(a_stranger_may_say_anything_of_his_ring),
+        cmocka_unit_test(a_ring_of_long_ids_tells_only_their_number),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,7 +18,7 @@ static void each_error_goes_out_as_its_status(void **state)
         unsigned status;
     } rows[] = {
         {0, 200},
-        {-EINVAL, 400}, {-ENOENT, 404}, {-EOPNOTSUPP, 405}, {-ESTALE, 409},
+        {-EINVAL, 400}, {-ENOENT, 404}, {-EOPNOTSUPP, 405}, {-EBADE, 409},
         {-ECANCELED, 412}, {-EEXIST, 412}, {-EFBIG, 413}, {-ENAMETOOLONG, 414},
         {-ERANGE, 416}, {-EREMCHG, 421},
         {-EIO, 500}, {-EBADMSG, 500}, {-EPROTO, 501},
@@ -43,7 +43,7 @@ static void each_status_comes_back_as_one_error(void **state)
     } rows[] = {
         {200, 0}, {201, 0}, {204, 0}, {206, 0},
         {400, -EINVAL}, {404, -ENOENT}, {405, -EOPNOTSUPP}, {408, -ETIMEDOUT},
-        {409, -ESTALE}, {411, -EINVAL}, {412, -ECANCELED}, {413, -EFBIG},
+        {409, -EBADE}, {411, -EINVAL}, {412, -ECANCELED}, {413, -EFBIG},
         {414, -ENAMETOOLONG}, {416, -ERANGE}, {421, -EREMCHG}, {431, -EINVAL},
         {500, -EIO}, {501, -EPROTO}, {503, -EHOSTDOWN}, {504, -ETIMEDOUT}, {507, -ENOSPC},
     };
