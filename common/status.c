@@ -37,6 +37,8 @@ static const struct row {
     {EPROTO, 501, "Not Implemented"}, /* a format version from the future */
     {EHOSTDOWN, 503, "Service Unavailable"},
     {EAGAIN, 503, "Service Unavailable"},
+    {EMFILE, 503, "Service Unavailable"},
+    {ENFILE, 503, "Service Unavailable"},
     {ENOMEM, 503, "Service Unavailable"},
     {EINTR, 503, "Service Unavailable"}, /* stopping */
     {ENOSPC, 507, "Insufficient Storage"},

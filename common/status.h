@@ -9,7 +9,7 @@
  *   -EBADE       another ring                 409   (EIO to the kernel)
  *   -EREMCHG     not a replica of this key    421
  *   -ECANCELED   condition failed             412
- *   -EAGAIN      overloaded, recovering       503
+ *   -EAGAIN      overloaded, recovering       503 (-ENOMEM, -EMFILE, -ENFILE too)
  *   -ENOENT 404, -EFBIG 413, -ENAMETOOLONG 414, -EINVAL 400, -ENOSPC 507, -EIO 500, -ETIMEDOUT 504,
  *   -EEXIST 412 ...
  */

@@ -11,13 +11,14 @@
 
 #include "common/list.h"
 
+enum conn_state { WAITS, WORKS, EVICTED };
+
 struct conn {
     struct conns *owner;
     struct list link; /* lock */
     int fd;
-    bool evicted; /* lock */
-    bool linger;  /* the server thread's that serves it */
-    _Atomic bool waits, keep;
+    _Atomic enum conn_state state; /* EVICTED is the last, and set under lock */
+    _Atomic bool linger, keep;
     _Atomic uint64_t since_us;    /* when it began to wait */
     _Atomic uint64_t deadline_us; /* 0: none */
 };
@@ -25,6 +26,7 @@ struct conn {
 struct conns {
     struct clock *clock;
     unsigned soft_max;
+    struct span farewell;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -62,7 +64,7 @@ static struct conn *longest_waiting_locked(struct conns *cs)
     for (struct list *l = cs->all.next; l != &cs->all; l = l->next) {
         struct conn *c = container_of(l, struct conn, link);
 
-        if (c->evicted || !atomic_load(&c->waits) || atomic_load(&c->keep))
+        if (atomic_load(&c->state) != WAITS || atomic_load(&c->keep))
             continue;
         if (found == NULL || atomic_load(&c->since_us) < atomic_load(&found->since_us))
             found = c;
@@ -74,11 +76,16 @@ static void make_room_locked(struct conns *cs)
 {
     while (cs->n - cs->n_evicted > cs->soft_max) {
         struct conn *c = longest_waiting_locked(cs);
+        enum conn_state waits = WAITS;
 
         if (c == NULL)
             return;
-        c->evicted = true;
+        if (!atomic_compare_exchange_strong(&c->state, &waits, EVICTED))
+            continue; /* its request has just come */
         cs->n_evicted++;
+        /* A request that is on its way is answered with this. */
+        (void)send(c->fd, cs->farewell.data, cs->farewell.len, MSG_DONTWAIT | MSG_NOSIGNAL);
+        conn_linger(c);
         shutdown(c->fd, SHUT_RDWR);
     }
 }
@@ -123,7 +130,7 @@ static void *conns_thread(void *arg)
     return NULL;
 }
 
-int conns_new(struct clock *clock, unsigned soft_max, struct conns **out)
+int conns_new(struct clock *clock, unsigned soft_max, struct span farewell, struct conns **out)
 {
     struct conns *cs = calloc(1, sizeof(*cs));
     int err;
@@ -132,6 +139,7 @@ int conns_new(struct clock *clock, unsigned soft_max, struct conns **out)
         return -ENOMEM;
     cs->clock = clock;
     cs->soft_max = soft_max;
+    cs->farewell = farewell;
     atomic_store(&cs->next_us, UINT64_MAX);
     list_init(&cs->all);
     pthread_mutex_init(&cs->lock, NULL);
@@ -161,6 +169,17 @@ void conns_free(struct conns *cs)
     pthread_cond_destroy(&cs->wake);
     pthread_mutex_destroy(&cs->lock);
     free(cs);
+}
+
+bool conns_have_room(struct conns *cs, unsigned max)
+{
+    bool room;
+
+    pthread_mutex_lock(&cs->lock);
+    make_room_locked(cs);
+    room = cs->n - cs->n_evicted < max;
+    pthread_mutex_unlock(&cs->lock);
+    return room;
 }
 
 unsigned conns_count(struct conns *cs)
@@ -198,7 +217,7 @@ void conn_remove(struct conn *c)
     pthread_mutex_lock(&cs->lock);
     list_remove(&c->link);
     cs->n--;
-    if (c->evicted)
+    if (atomic_load(&c->state) == EVICTED)
         cs->n_evicted--;
     pthread_mutex_unlock(&cs->lock);
     free(c);
@@ -219,17 +238,33 @@ static void set_deadline(struct conn *c, uint64_t deadline_us)
     pthread_mutex_unlock(&cs->lock);
 }
 
+static bool become(struct conn *c, enum conn_state state, uint64_t deadline_us)
+{
+    enum conn_state now = atomic_load(&c->state);
+
+    do {
+        if (now == EVICTED)
+            return false;
+    } while (!atomic_compare_exchange_weak(&c->state, &now, state));
+    set_deadline(c, deadline_us);
+    return true;
+}
+
 void conn_waits(struct conn *c, uint64_t deadline_us)
 {
     atomic_store(&c->since_us, c->owner->clock->mono_us(c->owner->clock));
-    atomic_store(&c->waits, true);
-    set_deadline(c, deadline_us);
+    (void)become(c, WAITS, deadline_us);
 }
 
-void conn_works(struct conn *c, uint64_t deadline_us)
+void conn_unwanted(struct conn *c, uint64_t deadline_us)
 {
-    atomic_store(&c->waits, false);
-    set_deadline(c, deadline_us);
+    atomic_store(&c->since_us, 0);
+    (void)become(c, WAITS, deadline_us);
+}
+
+bool conn_works(struct conn *c, uint64_t deadline_us)
+{
+    return become(c, WORKS, deadline_us);
 }
 
 void conn_keep(struct conn *c)
@@ -244,10 +279,10 @@ int conn_fd(const struct conn *c)
 
 void conn_linger(struct conn *c)
 {
-    c->linger = true;
+    atomic_store(&c->linger, true);
 }
 
 bool conn_lingers(const struct conn *c)
 {
-    return c->linger;
+    return atomic_load(&c->linger);
 }

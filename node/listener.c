@@ -28,7 +28,7 @@ struct source {
     int fd;
     bool listens;
     bool fresh; /* lingers, but is not in the epoll set yet */
-    uint64_t due_us, n_read;
+    uint64_t due_us, end_us, n_read;
 };
 
 struct listener {
@@ -40,7 +40,8 @@ struct listener {
     void *arg;
     bool armed, complained; /* the thread's; armed: listening sockets are in the epoll set */
     pthread_mutex_t lock;
-    struct list sources;       /* lock */
+    struct list sources;       /* lock; those that linger stand in the order in which they came */
+    unsigned n_lingering;      /* lock */
     bool stop_accepting, stop; /* lock */
     bool deaf;                 /* lock: the thread has closed the listening sockets */
     pthread_cond_t on_deaf;
@@ -56,6 +57,7 @@ static void wake(struct listener *l)
 static void source_free(struct listener *l, struct source *s)
 {
     list_remove(&s->link);
+    l->n_lingering -= !s->listens;
     /* Closing is not enough: the server's own descriptor may keep a lingering socket open. */
     (void)epoll_ctl(l->epoll, EPOLL_CTL_DEL, s->fd, NULL);
     close(s->fd);
@@ -65,15 +67,18 @@ static void source_free(struct listener *l, struct source *s)
 static int source_add(struct listener *l, int fd, bool listens)
 {
     struct source *s = calloc(1, sizeof(*s));
+    uint64_t now = clock_real()->mono_us(clock_real());
 
     if (s == NULL)
         return -ENOMEM;
     s->fd = fd;
     s->listens = listens;
     s->fresh = !listens;
-    s->due_us = clock_real()->mono_us(clock_real()) + LISTENER_LINGER_US;
+    s->due_us = now + LISTENER_LINGER_US;
+    s->end_us = now + LISTENER_LINGER_END_US;
     pthread_mutex_lock(&l->lock);
     list_insert(&l->sources, &s->link);
+    l->n_lingering += !listens;
     pthread_mutex_unlock(&l->lock);
     return 0;
 }
@@ -227,6 +232,9 @@ static bool drain(struct source *s)
     if (n < 0)
         return errno == EAGAIN || errno == EINTR;
     s->n_read += (uint64_t)n;
+    s->due_us = clock_real()->mono_us(clock_real()) + LISTENER_LINGER_US;
+    if (s->due_us > s->end_us)
+        s->due_us = s->end_us;
     return n > 0 && s->n_read <= LISTENER_LINGER_BYTES_MAX;
 }
 
@@ -244,7 +252,8 @@ static int tend(struct listener *l)
         struct source *s = container_of(i, struct source, link);
 
         after = i->next;
-        if (s->listens ? l->stop_accepting : s->due_us <= now) {
+        if (s->listens ? l->stop_accepting
+                       : s->due_us <= now || l->n_lingering > LISTENER_LINGERING_MAX) {
             source_free(l, s);
             continue;
         }

@@ -36,13 +36,17 @@ int listener_start(struct listener *l, listener_accept_fn *accepted, void *arg, 
  */
 void listener_stop_accepting(struct listener *l);
 /*
- * Takes fd: reads and drops what still comes, until its end or for LISTENER_LINGER_US. Any thread.
+ * Takes fd: reads and drops what still comes, until its end, or until nothing came for
+ * LISTENER_LINGER_US; at most for LISTENER_LINGER_END_US. Where too many linger, the first ones
+ * are closed. Any thread.
  */
 void listener_linger(struct listener *l, int fd);
 /* Joins the thread, closes everything. NULL is allowed. */
 void listener_free(struct listener *l);
 
 #define LISTENER_LINGER_US 2000000u
+#define LISTENER_LINGER_END_US 30000000u
+#define LISTENER_LINGERING_MAX 64u
 /* Many clients send all of a refused body before they look for the answer. */
 #define LISTENER_LINGER_BYTES_MAX (512u << 20)
 

@@ -42,6 +42,7 @@
  * left waiting -> the server -> watch, replica, store.
  */
 #include <errno.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -58,6 +59,8 @@
 #include "node/service.h"
 
 #define DRAIN_MS 5000u
+#define NOFILE_MIN 512u
+#define STORE_NOFILE 128u
 #define GATEWAY_WAIT_MS 2000u /* for nodes to say which ring they hold */
 #define IMBALANCE_MAX 1.4
 #define MEMORY_MIN (256ull << 20)
@@ -91,11 +94,17 @@ static rlim_t raise_nofile(void)
     return lim.rlim_cur;
 }
 
-/* Half of the descriptors are for files and peers. */
+/* The store has its descriptors; of the rest half is for values under way and for peers. */
 static unsigned connections_max(void)
 {
-    rlim_t n = raise_nofile() / 2;
+    rlim_t n = raise_nofile();
 
+    if (n < NOFILE_MIN)
+        log_event(LOG_LEVEL_WARN, "few-descriptors",
+                  "limit=%llu effect=\"requests may fail for lack of them\" remedy=\"a limit "
+                  "(RLIMIT_NOFILE) of at least %u\"",
+                  (unsigned long long)n, NOFILE_MIN);
+    n = n > STORE_NOFILE ? (n - STORE_NOFILE) / 2 : 0;
     if (n >= CONNECTIONS_MAX)
         return CONNECTIONS_MAX;
     return n < 64 ? 64 : (unsigned)n;
@@ -272,6 +281,7 @@ static int open_server(struct node *n, struct err *err)
     n->service.metrics = metrics_new();
     if (n->service.metrics == NULL)
         return err_set(err, -ENOMEM, "no memory");
+    n->service.clients_max = opts.connections_max / 2;
     n->service.memory.max = two_values > MEMORY_MIN ? two_values : MEMORY_MIN;
     r = server_open(&opts, &n->server, err);
     if (r == 0)
@@ -353,6 +363,8 @@ int main(int argc, char **argv)
 
     if (code >= 0)
         return code;
+    /* The C library learns from the first large value to keep their memory for later ones. */
+    mallopt(M_MMAP_THRESHOLD, CHUNK_SIZE);
     log_open("kvnode", LOG_LEVEL_INFO);
     block_signals(&signals);
     if (node_start(&n, &err) != 0) {

@@ -60,6 +60,19 @@ uint64_t response_len(const struct response *r)
     return r->text.len > 0 ? r->text.len : r->value.len;
 }
 
+void response_write(const struct response *r, struct buf *out)
+{
+    const char *name, *value;
+    size_t pos = 0;
+
+    buf_addf(out, "HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Length: %zu\r\n", r->status,
+             status_reason(r->status), r->text.len);
+    while (response_next_header(r, &pos, &name, &value))
+        buf_addf(out, "%s: %s\r\n", name, value);
+    buf_add_str(out, "\r\n");
+    buf_add_span(out, buf_span(&r->text));
+}
+
 void response_json(struct response *r, unsigned status, struct buf *json)
 {
     r->status = status;

@@ -38,6 +38,9 @@ uint64_t response_len(const struct response *r);
 bool response_next_header(const struct response *r, size_t *pos, const char **name,
                           const char **value);
 
+/* Head and text as bytes, where the server cannot send it: the last answer of its connection. */
+void response_write(const struct response *r, struct buf *out);
+
 /* A JSON body: takes *json. */
 void response_json(struct response *r, unsigned status, struct buf *json);
 /*

@@ -72,6 +72,7 @@ struct exchange {
 struct server {
     struct server_opts opts;
     struct conns *conns;
+    struct buf farewell; /* what a connection is told for which there is no room */
     struct MHD_Daemon *daemon;
     pthread_mutex_t lock;
     pthread_cond_t drained;
@@ -208,8 +209,11 @@ static enum MHD_Result queue(struct exchange *x)
         log_event(LOG_LEVEL_ERROR, "no-memory", "for=response");
         return MHD_NO;
     }
+    if (!conn_works(x->conn, now_us(x->server) + GRACE_US + x->bytes_out * 1000000 / RATE_MIN)) {
+        MHD_destroy_response(m);
+        return MHD_NO;
+    }
     x->status = x->resp.status;
-    conn_works(x->conn, now_us(x->server) + GRACE_US + x->bytes_out * 1000000 / RATE_MIN);
     x->queued = true;
     r = MHD_queue_response(x->connection, x->status, m);
     MHD_destroy_response(m);
@@ -224,15 +228,8 @@ static enum MHD_Result refuse_midway(struct exchange *x)
 {
     struct response *r = &x->resp;
     struct buf out = {0};
-    const char *name, *value;
-    size_t pos = 0;
 
-    buf_addf(&out, "HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Length: %zu\r\n", r->status,
-             status_reason(r->status), r->text.len);
-    while (response_next_header(r, &pos, &name, &value))
-        buf_addf(&out, "%s: %s\r\n", name, value);
-    buf_add_str(&out, "\r\n");
-    buf_add_span(&out, buf_span(&r->text));
+    response_write(r, &out);
     if (out.err == 0 &&
         send(conn_fd(x->conn), out.data, out.len, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)out.len)
         x->status = r->status;
@@ -270,6 +267,13 @@ static bool may_swallow(const struct exchange *x)
            x->body_length - x->bytes_in <= SWALLOW_MAX && exchange_header(x, "Expect") == NULL;
 }
 
+/* Who is slow to send what nobody wants is the first to go when room is short. */
+static void swallow(struct exchange *x)
+{
+    x->swallow = true;
+    conn_unwanted(x->conn, x->started_us + GRACE_US);
+}
+
 /*
  * Has the client ended its side with the body still incomplete? libmicrohttpd learns of that by an
  * edge of epoll, and misses one that came together with the last bytes; the connection would wait
@@ -291,7 +295,8 @@ static enum MHD_Result begin(struct exchange *x, const char *url, const char *me
 
     snprintf(x->method, sizeof(x->method), "%s", method);
     why = check_framing(x, url, method, version);
-    conn_works(x->conn, x->body_length > 0 ? now_us(s) + GRACE_US : 0);
+    if (!conn_works(x->conn, x->body_length > 0 ? now_us(s) + GRACE_US : 0))
+        return MHD_NO;
     if (why != NULL) {
         struct response r = {.close = true};
 
@@ -311,7 +316,7 @@ static enum MHD_Result begin(struct exchange *x, const char *url, const char *me
         return MHD_YES; /* the last call comes at once */
     }
     if (may_swallow(x)) {
-        x->swallow = true;
+        swallow(x);
         return MHD_YES;
     }
     if (x->body_length > 0 || why != NULL)
@@ -324,14 +329,14 @@ static enum MHD_Result part(struct exchange *x, struct span data)
     struct server *s = x->server;
 
     x->bytes_in += data.len;
-    conn_works(x->conn, x->started_us + GRACE_US + x->bytes_in * 1000000 / RATE_MIN);
     if (x->swallow)
         return MHD_YES;
+    (void)conn_works(x->conn, x->started_us + GRACE_US + x->bytes_in * 1000000 / RATE_MIN);
     s->opts.handler.part(s->opts.ctx, x, data);
     if (!exchange_replied(x))
         return is_cut(x) ? MHD_NO : MHD_YES;
     if (may_swallow(x)) {
-        x->swallow = true;
+        swallow(x);
         return MHD_YES;
     }
     return refuse_midway(x);
@@ -345,7 +350,7 @@ static enum MHD_Result finish(struct exchange *x)
     if (!exchange_replied(x)) {
         assert(!x->ended);
         x->ended = true;
-        conn_works(x->conn, 0); /* its operation has a time limit of its own */
+        (void)conn_works(x->conn, 0); /* its operation has a time limit of its own */
         s->opts.handler.end(s->opts.ctx, x);
     }
     if (exchange_replied(x))
@@ -557,16 +562,34 @@ static size_t keep_escapes(void *cls, struct MHD_Connection *connection, char *s
     return strlen(s);
 }
 
+/* No room for one more. Takes fd. */
+static void turn_away(struct server *s, int fd)
+{
+    (void)send(fd, s->farewell.data, s->farewell.len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    shutdown(fd, SHUT_WR);
+    listener_linger(s->opts.listener, fd);
+}
+
+/*
+ * The limit is ours: libmicrohttpd (0.9.75) that reaches its own keeps a lock for ever, and with it
+ * one of its threads and all that it serves.
+ */
 static void on_accepted(void *arg, int fd, const struct sockaddr *sa, unsigned len)
 {
     struct server *s = arg;
 
-    /* It closes fd where it cannot take it. */
-    (void)MHD_add_connection(s->daemon, fd, sa, len);
+    if (!conns_have_room(s->conns, s->opts.connections_max))
+        turn_away(s, fd);
+    else
+        /* It closes fd where it cannot take it. */
+        (void)MHD_add_connection(s->daemon, fd, sa, len);
 }
 
 static struct MHD_Daemon *start_daemon(struct server *s)
 {
+    /* Each thread has its part of it, and may happen to get most of the connections. */
+    unsigned never_reached = 2 * s->opts.n_threads * s->opts.connections_max;
+
     return MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC |
             MHD_USE_NO_LISTEN_SOCKET,
@@ -574,8 +597,18 @@ static struct MHD_Daemon *start_daemon(struct server *s)
         MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
         s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_THREAD_POOL_SIZE,
         s->opts.n_threads, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_SIZE,
-        MHD_OPTION_CONNECTION_LIMIT, s->opts.connections_max, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
-        s->opts.connections_max / 8 * 7, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_LIMIT, never_reached, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
+        MHD_OPTION_END);
+}
+
+static int make_farewell(struct server *s)
+{
+    struct response r = {0};
+
+    response_problem(&r, 503, "nothing was stored: too many connections are open already");
+    response_write(&r, &s->farewell);
+    response_fini(&r);
+    return s->farewell.err;
 }
 
 int server_open(const struct server_opts *opts, struct server **out, struct err *err)
@@ -594,7 +627,10 @@ int server_open(const struct server_opts *opts, struct server **out, struct err 
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&s->drained, &attr);
     pthread_condattr_destroy(&attr);
-    r = conns_new(opts->clock, s->opts.connections_max / 4 * 3, &s->conns);
+    r = make_farewell(s);
+    if (r == 0)
+        r = conns_new(opts->clock, s->opts.connections_max / 4 * 3, buf_span(&s->farewell),
+                      &s->conns);
     if (r != 0) {
         err_set(err, r, "cannot start the server: %s", strerror(-r));
         goto fail;
@@ -646,6 +682,7 @@ void server_close(struct server *s)
     }
     listener_free(s->opts.listener);
     conns_free(s->conns);
+    buf_fini(&s->farewell);
     pthread_cond_destroy(&s->drained);
     pthread_mutex_destroy(&s->lock);
     free(s);

@@ -85,8 +85,9 @@ static void on_begin(void *ctx, struct exchange *x)
     struct task *t;
 
     metrics_started(s->metrics, r->route);
-    if (!r->reserved && atomic_fetch_add(&s->n_clients, 1) >= CLIENTS_MAX) {
-        reply_problem(x, 503, "nothing was stored: %u requests are under way already", CLIENTS_MAX);
+    if (!r->reserved && atomic_fetch_add(&s->n_clients, 1) >= s->clients_max) {
+        reply_problem(x, 503, "nothing was stored: %u requests are under way already",
+                      s->clients_max);
         return;
     }
     t = r->begin(s, x, rest);

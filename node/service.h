@@ -30,6 +30,7 @@ struct service {
     bool forward; /* coordinate also for keys whose replica this node is not */
     uint64_t started_us;
     struct budget memory;       /* of bodies and of large values on their way out */
+    unsigned clients_max;
     _Atomic unsigned n_clients; /* client requests under way */
 };
 
@@ -71,9 +72,8 @@ bool take_key(struct exchange *x, struct span path, struct buf *key);
 
 /*
  * Client requests under way; 503 above. Health, status and the cluster's own traffic are not
- * counted.
+ * counted. They are half of the connections, so that some are left for those.
  */
-#define CLIENTS_MAX 1024u
 #define CONNECTIONS_MAX 2048u
 
 #endif

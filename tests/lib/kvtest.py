@@ -140,7 +140,8 @@ def request(port, method, path, body=None, headers=None, timeout=15, host="127.0
                 c.send(b"%x\r\n%s\r\n" % (len(part), part))
             c.send(b"0\r\n\r\n")
         elif body:
-            c.send(body)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                c.send(body)  # refused before it is all sent: the answer is there
         r = c.getresponse()
         return Answer(r.status, r.headers, r.read())
     finally:
