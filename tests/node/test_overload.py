@@ -79,6 +79,8 @@ class Others(threading.Thread):
     def bearing_a_503(self):
         """While hundreds connect within milliseconds, one that is slow to send its request may be told to go."""
         yield
+        # Answered behind them all: none is waiting to be accepted any more.
+        wait_until(lambda: self.c.http("GET", "/health").status == 200, 10, "the node has accepted them")
         n = self.n
         wait_until(lambda: self.n > n, 10, "the round under way ends")
         self.bad = [b for b in self.bad if "got 503" not in b]
@@ -135,7 +137,7 @@ def connections(t, c):
                 wait_until(lambda: o.n > before + 10, 20, "the others get through")
                 a = request(c.port(1), "PUT", "/kv/new", b"new")
                 assert a.status in (200, 201, 503), a
-            wait_until(lambda: metric(c, "kvfs_http_connections") < 100, 5, "they are gone")
+            wait_until(lambda: metric(c, "kvfs_http_connections") < 100, 20, "they are gone")
 
 
 def never_read(t, c):
@@ -209,7 +211,7 @@ def few_descriptors(t):
                         crowd(c, 800, data, socks)
                     n = o.n
                     wait_until(lambda: o.n > n + 10, 20, "the others get through")
-                wait_until(lambda: metric(c, "kvfs_http_connections") < 40, 5, "they are gone")
+                wait_until(lambda: metric(c, "kvfs_http_connections") < 40, 20, "they are gone")
         with t.claim("with 512 descriptors, 200 clients that store files at once: each gets 2xx or 503, and what it was told is so"):
             with others(c, 5):
                 out = storm(c, 200)
