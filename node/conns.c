@@ -25,8 +25,10 @@ struct conn {
 
 struct conns {
     struct clock *clock;
-    unsigned soft_max;
+    unsigned soft_max; /* lock */
     struct span farewell;
+    _Atomic bool closing; /* conns_close_waiting() */
+    bool closing_kept;    /* lock */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -64,7 +66,7 @@ static struct conn *longest_waiting_locked(struct conns *cs)
     for (struct list *l = cs->all.next; l != &cs->all; l = l->next) {
         struct conn *c = container_of(l, struct conn, link);
 
-        if (atomic_load(&c->state) != WAITS || atomic_load(&c->keep))
+        if (atomic_load(&c->state) != WAITS || (atomic_load(&c->keep) && !cs->closing_kept))
             continue;
         if (found == NULL || atomic_load(&c->since_us) < atomic_load(&found->since_us))
             found = c;
@@ -83,9 +85,11 @@ static void make_room_locked(struct conns *cs)
         if (!atomic_compare_exchange_strong(&c->state, &waits, EVICTED))
             continue; /* its request has just come */
         cs->n_evicted++;
-        /* A request that is on its way is answered with this. */
-        (void)send(c->fd, cs->farewell.data, cs->farewell.len, MSG_DONTWAIT | MSG_NOSIGNAL);
-        conn_linger(c);
+        if (!atomic_load(&cs->closing)) {
+            /* A request that is on its way is answered with this. */
+            (void)send(c->fd, cs->farewell.data, cs->farewell.len, MSG_DONTWAIT | MSG_NOSIGNAL);
+            conn_linger(c);
+        }
         shutdown(c->fd, SHUT_RDWR);
     }
 }
@@ -182,6 +186,16 @@ bool conns_have_room(struct conns *cs, unsigned max)
     return room;
 }
 
+void conns_close_waiting(struct conns *cs, bool kept)
+{
+    pthread_mutex_lock(&cs->lock);
+    atomic_store(&cs->closing, true);
+    cs->closing_kept = kept;
+    cs->soft_max = 0;
+    make_room_locked(cs);
+    pthread_mutex_unlock(&cs->lock);
+}
+
 unsigned conns_count(struct conns *cs)
 {
     unsigned n;
@@ -247,6 +261,11 @@ static bool become(struct conn *c, enum conn_state state, uint64_t deadline_us)
             return false;
     } while (!atomic_compare_exchange_weak(&c->state, &now, state));
     set_deadline(c, deadline_us);
+    if (state == WAITS && atomic_load(&c->owner->closing)) {
+        pthread_mutex_lock(&c->owner->lock);
+        make_room_locked(c->owner);
+        pthread_mutex_unlock(&c->owner->lock);
+    }
     return true;
 }
 

@@ -37,9 +37,10 @@
  * the replica; kv-deadlines; kv-store-watch; kv-scrub; the cluster's I/O threads, which
  * coordinate client requests and reply to them, and the first of which repairs; those of the store.
  *
- * Stop order: accept no more -> what is under way is answered (at most DRAIN_MS) -> the scrub
- * ends -> the cluster ends, and with it every operation and the repair, so that no connection is
- * left waiting -> the server -> watch, replica, store.
+ * Stop order: accept no more, close what only waits -> clients' requests under way are answered,
+ * then the cluster's own (at most DRAIN_MS) -> the scrub ends -> the cluster ends, and with it every
+ * operation and the repair, so that no connection is left waiting -> the server -> watch, replica,
+ * store.
  */
 #include <errno.h>
 #include <malloc.h>
@@ -323,7 +324,7 @@ static void node_stop(struct node *n)
     if (n->server != NULL)
         server_drain(n->server, DRAIN_MS);
     upkeep_stop(s->upkeep);
-    /* What came in since then, on connections that were kept, gets a 503: the cluster stays. */
+    /* What is left had DRAIN_MS: it is ended, and gets a 503. */
     if (s->cluster != NULL)
         cluster_stop(s->cluster);
     server_close(n->server);

@@ -50,6 +50,9 @@
 #define GRACE_US 20000000u
 #define RATE_MIN (256u << 10)
 
+/* The cluster's own requests go on while there are clients', which need them to be answered. */
+enum drain_state { DRAIN_NONE, DRAIN_CLIENTS, DRAIN_ALL };
+
 enum exchange_state { RUNNING, WAITING, REPLIED };
 
 struct exchange {
@@ -62,6 +65,7 @@ struct exchange {
     bool begun, ended, has_length;
     bool swallow; /* answered, but the rest of the body comes first */
     bool queued;
+    bool kept; /* the cluster's own */
     unsigned status;
     _Atomic enum exchange_state state;
     struct response resp; /* whole once state is REPLIED */
@@ -76,8 +80,8 @@ struct server {
     struct MHD_Daemon *daemon;
     pthread_mutex_t lock;
     pthread_cond_t drained;
-    unsigned n_exchanges; /* lock; begun and not gone */
-    _Atomic bool draining;
+    unsigned n_exchanges, n_kept; /* lock; begun and not gone; of them the cluster's own */
+    _Atomic enum drain_state draining;
 };
 
 static uint64_t now_us(const struct server *s)
@@ -194,7 +198,7 @@ static struct MHD_Response *make_response(struct exchange *x)
         return NULL;
     while (response_next_header(r, &pos, &name, &value))
         (void)MHD_add_response_header(m, name, value);
-    if (r->close || atomic_load(&x->server->draining))
+    if (r->close || atomic_load(&x->server->draining) > (x->kept ? DRAIN_CLIENTS : DRAIN_NONE))
         (void)MHD_add_response_header(m, "Connection", "close");
     return m;
 }
@@ -421,8 +425,9 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **co
     if (x->begun) {
         s->opts.handler.gone(s->opts.ctx, x);
         pthread_mutex_lock(&s->lock);
-        if (--s->n_exchanges == 0)
-            pthread_cond_signal(&s->drained);
+        s->n_exchanges--;
+        s->n_kept -= x->kept;
+        pthread_cond_signal(&s->drained);
         pthread_mutex_unlock(&s->lock);
     }
     response_fini(&x->resp);
@@ -525,6 +530,12 @@ unsigned exchange_connections(const struct exchange *x)
 void exchange_keep_connection(struct exchange *x)
 {
     conn_keep(x->conn);
+    if (x->kept)
+        return;
+    x->kept = true;
+    pthread_mutex_lock(&x->server->lock);
+    x->server->n_kept++;
+    pthread_mutex_unlock(&x->server->lock);
 }
 
 void exchange_set_user(struct exchange *x, void *user)
@@ -652,12 +663,20 @@ fail:
     return r;
 }
 
+/* Until no request is under way, or none but the cluster's own. */
+static void await_end(struct server *s, bool kept, const struct timespec *until)
+{
+    pthread_mutex_lock(&s->lock);
+    while (s->n_exchanges > (kept ? 0 : s->n_kept) &&
+           pthread_cond_timedwait(&s->drained, &s->lock, until) == 0)
+        ;
+    pthread_mutex_unlock(&s->lock);
+}
+
 void server_drain(struct server *s, unsigned timeout_ms)
 {
     struct timespec until;
 
-    atomic_store(&s->draining, true);
-    listener_stop_accepting(s->opts.listener);
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += timeout_ms / 1000;
     until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
@@ -665,10 +684,13 @@ void server_drain(struct server *s, unsigned timeout_ms)
         until.tv_nsec -= 1000000000;
         until.tv_sec++;
     }
-    pthread_mutex_lock(&s->lock);
-    while (s->n_exchanges > 0 && pthread_cond_timedwait(&s->drained, &s->lock, &until) == 0)
-        ;
-    pthread_mutex_unlock(&s->lock);
+    atomic_store(&s->draining, DRAIN_CLIENTS);
+    listener_stop_accepting(s->opts.listener);
+    conns_close_waiting(s->conns, false);
+    await_end(s, false, &until);
+    atomic_store(&s->draining, DRAIN_ALL);
+    conns_close_waiting(s->conns, true);
+    await_end(s, true, &until);
 }
 
 void server_close(struct server *s)
