@@ -129,33 +129,38 @@ static int hex_digit(uint8_t c)
     return -1;
 }
 
-int key_from_url(struct buf *out, struct span path)
+int url_decode(struct buf *out, struct span text, size_t max)
 {
-    uint8_t key[KEY_LEN_MAX];
-    size_t len = 0;
+    size_t start = out->len;
+    int err = 0;
 
-    for (size_t i = 0; i < path.len; i++) {
-        uint8_t c = path.data[i];
+    for (size_t i = 0; i < text.len && err == 0; i++) {
+        uint8_t c = text.data[i];
 
         if (c == '%') {
-            int high = path.len - i > 2 ? hex_digit(path.data[i + 1]) : -1;
-            int low = path.len - i > 2 ? hex_digit(path.data[i + 2]) : -1;
+            int high = text.len - i > 2 ? hex_digit(text.data[i + 1]) : -1;
+            int low = text.len - i > 2 ? hex_digit(text.data[i + 2]) : -1;
 
-            if (high < 0 || low < 0)
-                return -EINVAL;
-            c = (uint8_t)(high << 4 | low);
+            c = high < 0 || low < 0 ? 0 : (uint8_t)(high << 4 | low);
             i += 2;
         }
         if (c == 0)
-            return -EINVAL;
-        if (len == KEY_LEN_MAX)
-            return -ENAMETOOLONG;
-        key[len++] = c;
+            err = -EINVAL;
+        else if (out->len - start == max)
+            err = -ENAMETOOLONG;
+        else
+            buf_u8(out, c);
     }
-    if (len == 0)
-        return -EINVAL;
-    buf_add(out, key, len);
-    return out->err;
+    if (err == 0)
+        err = out->err;
+    if (err < 0)
+        out->len = start;
+    return err;
+}
+
+int key_from_url(struct buf *out, struct span path)
+{
+    return path.len == 0 ? -EINVAL : url_decode(out, path, KEY_LEN_MAX);
 }
 
 /* --- file names: the grammar ------------------------------------------------------------------ */

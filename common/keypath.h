@@ -18,6 +18,11 @@ int key_check(struct span key);
  */
 void key_to_url(struct buf *out, struct span key);
 /*
+ * What stands in a URL, decoded once; '+' is a plus. -EINVAL: bad escape, NUL (%00). -ENAMETOOLONG:
+ * more than max bytes. Appends to out only on success.
+ */
+int url_decode(struct buf *out, struct span text, size_t max);
+/*
  * The raw path bytes to the key: one decode, '+' is a plus, slashes as they stand. -EINVAL: bad
  * escape, NUL (%00), empty. -ENAMETOOLONG: over KEY_LEN_MAX. Appends to out only on success.
  */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/keypath.h"
+#include "common/limits.h"
 
 static struct span take_until(struct span *rest, char mark)
 {
@@ -28,7 +29,7 @@ static int parse_one(struct span name, struct span value, struct query_param *pa
         if (p->given)
             return err_set(err, -EINVAL, "query parameter %s is given twice", p->name);
         p->given = true;
-        r = value.len == 0 ? 0 : key_from_url(&p->value, value);
+        r = url_decode(&p->value, value, p->max != 0 ? p->max : KEY_LEN_MAX);
         if (r == -ENAMETOOLONG)
             return err_set(err, r, "query parameter %s is too long", p->name);
         if (r != 0)

@@ -9,6 +9,7 @@
 
 struct query_param {
     const char *name;
+    size_t max; /* bytes of the value, decoded; 0: those of a key */
     bool given;
     struct buf value; /* decoded; empty for "name" and "name=" */
 };

@@ -191,6 +191,8 @@ static int take_bytes(struct query_param *plain, struct query_param *coded, stru
         buf_fini(&plain->value);
         plain->value = bytes;
     }
+    if (plain->value.len > KEY_LEN_MAX)
+        return err_set(why, -EINVAL, "%s is too long", coded->name);
     if (plain->value.err != 0)
         return err_set(why, plain->value.err, "out of memory");
     *out = buf_span(&plain->value);
@@ -225,6 +227,7 @@ static int take_args(struct kv_list *l, struct span query, struct err *why)
 
     for (unsigned i = 0; i < N_PARAMS; i++)
         p[i].name = names[i];
+    p[PREFIX_BASE64].max = p[START_AFTER_BASE64].max = (KEY_LEN_MAX + 2) / 3 * 4;
     err = query_parse(query, p, N_PARAMS, why);
     if (err == 0)
         err = take_bytes(&p[PREFIX], &p[PREFIX_BASE64], &l->args.prefix, why);

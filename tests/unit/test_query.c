@@ -72,6 +72,28 @@ static void what_is_wrong_is_refused_by_name(void **state)
     }
 }
 
+static void a_value_is_as_long_as_a_key_or_as_its_parameter_says(void **state)
+{
+    char query[8192];
+
+    (void)state;
+    for (size_t max = 0; max <= 5464; max += 5464) {
+        size_t longest = max == 0 ? 4096 : max;
+        struct query_param p = {.name = "a", .max = max};
+        struct err err;
+
+        memset(query, 'x', sizeof(query));
+        memcpy(query, "a=", 2);
+        assert_int_equal(query_parse(span_of(query, 2 + longest), &p, 1, &err), 0);
+        assert_int_equal(p.value.len, longest);
+        query_fini(&p, 1);
+        p = (struct query_param){.name = "a", .max = max};
+        assert_int_equal(query_parse(span_of(query, 3 + longest), &p, 1, &err), -ENAMETOOLONG);
+        assert_non_null(strstr(err.msg, "too long"));
+        query_fini(&p, 1);
+    }
+}
+
 static void base64_round_trips_every_length(void **state)
 {
     uint8_t bytes[256];
@@ -128,6 +150,7 @@ int main(void)
         cmocka_unit_test(values_are_decoded_once_and_a_plus_is_a_plus),
         cmocka_unit_test(a_name_alone_and_an_empty_value_are_given_and_empty),
         cmocka_unit_test(what_is_wrong_is_refused_by_name),
+        cmocka_unit_test(a_value_is_as_long_as_a_key_or_as_its_parameter_says),
         cmocka_unit_test(base64_round_trips_every_length),
         cmocka_unit_test(base64_knows_the_vectors_of_the_standard_and_both_alphabets),
         cmocka_unit_test(what_is_no_base64_leaves_the_buffer_as_it_was),
