@@ -28,8 +28,8 @@ unsigned conns_count(struct conns *cs);
 bool conns_have_room(struct conns *cs, unsigned max);
 
 /*
- * Shuts down all that wait, now and whenever one begins to wait: no new request begins on them. kept:
- * also other nodes' and mounts'.
+ * Shuts down all that wait, now and whenever one begins to wait: no new request begins on them.
+ * kept: also other nodes' and mounts'.
  */
 void conns_close_waiting(struct conns *cs, bool kept);
 

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -197,6 +198,17 @@ static void arm(struct listener *l, bool on)
     l->armed = on;
 }
 
+/*
+ * Of an answer that its client does not fetch, the kernel takes no more than this: what it has
+ * taken counts as sent, and its memory is nobody's.
+ */
+static void bound_unsent(int fd)
+{
+    int unsent_max = 512 << 10;
+
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent_max, sizeof(unsent_max));
+}
+
 static void accept_some(struct listener *l, struct source *s)
 {
     struct sockaddr_storage sa;
@@ -207,6 +219,7 @@ static void accept_some(struct listener *l, struct source *s)
         int fd = accept4(s->fd, (struct sockaddr *)&sa, &len, SOCK_NONBLOCK | SOCK_CLOEXEC), err;
 
         if (fd >= 0) {
+            bound_unsent(fd);
             l->accepted(l->arg, fd, (struct sockaddr *)&sa, len);
             continue;
         }
@@ -349,6 +362,13 @@ void listener_linger(struct listener *l, int fd)
         close(fd);
     else
         wake(l);
+}
+
+void listener_dismiss(struct listener *l, int fd, struct span last)
+{
+    (void)send(fd, last.data, last.len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    shutdown(fd, SHUT_WR);
+    listener_linger(l, fd);
 }
 
 void listener_free(struct listener *l)

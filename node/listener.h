@@ -11,6 +11,7 @@
 
 #include <stdint.h>
 
+#include "common/buf.h"
 #include "common/err.h"
 
 struct listener;
@@ -41,6 +42,8 @@ void listener_stop_accepting(struct listener *l);
  * are closed. Any thread.
  */
 void listener_linger(struct listener *l, int fd);
+/* Takes fd: sends these last bytes and lets it linger. Any thread. */
+void listener_dismiss(struct listener *l, int fd, struct span last);
 /* Joins the thread, closes everything. NULL is allowed. */
 void listener_free(struct listener *l);
 

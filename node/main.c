@@ -38,7 +38,7 @@
  * coordinate client requests and reply to them, and the first of which repairs; those of the store.
  *
  * Stop order: accept no more, close what only waits -> clients' requests under way are answered,
- * then the cluster's own (at most DRAIN_MS) -> the scrub ends -> the cluster ends, and with it every
+ * then the cluster's own (at most DRAIN_S) -> the scrub ends -> the cluster ends, and with it every
  * operation and the repair, so that no connection is left waiting -> the server -> watch, replica,
  * store.
  */
@@ -59,7 +59,7 @@
 #include "node/options.h"
 #include "node/service.h"
 
-#define DRAIN_MS 5000u
+#define DRAIN_S 5u
 #define NOFILE_MIN 512u
 #define STORE_NOFILE 128u
 #define GATEWAY_WAIT_MS 2000u /* for nodes to say which ring they hold */
@@ -322,9 +322,9 @@ static void node_stop(struct node *n)
     struct service *s = &n->service;
 
     if (n->server != NULL)
-        server_drain(n->server, DRAIN_MS);
+        server_drain(n->server, DRAIN_S);
     upkeep_stop(s->upkeep);
-    /* What is left had DRAIN_MS: it is ended, and gets a 503. */
+    /* What is left had DRAIN_S: it is ended, and gets a 503. */
     if (s->cluster != NULL)
         cluster_stop(s->cluster);
     server_close(n->server);

@@ -573,14 +573,6 @@ static size_t keep_escapes(void *cls, struct MHD_Connection *connection, char *s
     return strlen(s);
 }
 
-/* No room for one more. Takes fd. */
-static void turn_away(struct server *s, int fd)
-{
-    (void)send(fd, s->farewell.data, s->farewell.len, MSG_DONTWAIT | MSG_NOSIGNAL);
-    shutdown(fd, SHUT_WR);
-    listener_linger(s->opts.listener, fd);
-}
-
 /*
  * The limit is ours: libmicrohttpd (0.9.75) that reaches its own keeps a lock for ever, and with it
  * one of its threads and all that it serves.
@@ -590,7 +582,7 @@ static void on_accepted(void *arg, int fd, const struct sockaddr *sa, unsigned l
     struct server *s = arg;
 
     if (!conns_have_room(s->conns, s->opts.connections_max))
-        turn_away(s, fd);
+        listener_dismiss(s->opts.listener, fd, buf_span(&s->farewell));
     else
         /* It closes fd where it cannot take it. */
         (void)MHD_add_connection(s->daemon, fd, sa, len);
@@ -673,17 +665,12 @@ static void await_end(struct server *s, bool kept, const struct timespec *until)
     pthread_mutex_unlock(&s->lock);
 }
 
-void server_drain(struct server *s, unsigned timeout_ms)
+void server_drain(struct server *s, unsigned timeout_s)
 {
     struct timespec until;
 
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += timeout_ms / 1000;
-    until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
-    }
+    until.tv_sec += timeout_s;
     atomic_store(&s->draining, DRAIN_CLIENTS);
     listener_stop_accepting(s->opts.listener);
     conns_close_waiting(s->conns, false);

@@ -54,10 +54,10 @@ struct server_opts {
 int server_open(const struct server_opts *opts, struct server **out, struct err *err);
 /*
  * Accepts no more, closes the connections that wait for a request, and waits until what is under
- * way is answered, at most timeout_ms: first clients' requests, whose answers the cluster's own
+ * way is answered, at most timeout_s: first clients' requests, whose answers the cluster's own
  * (exchange_keep_connection()) may be needed for, then those. No request begins after this.
  */
-void server_drain(struct server *s, unsigned timeout_ms);
+void server_drain(struct server *s, unsigned timeout_s);
 /* Cuts what is left. Every exchange whose end() has returned must have been replied to. */
 void server_close(struct server *s);
 

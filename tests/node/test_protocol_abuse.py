@@ -202,13 +202,20 @@ def out_of_descriptors(t, c):
 
 
 def slow(t, c):
-    """Total limits: 10 s for a header, 20 s and 256 KiB/s for a body. Both at once, to wait only once."""
+    """Total limits: 10 s for a header, 20 s and 256 KiB/s for a body and for an answer. All at once, to wait only once."""
+    c.http("PUT", "/kv/unread", bytes(2 << 20))
+    reader = socket.socket()
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    reader.connect(("127.0.0.1", c.port(1)))
     header = socket.create_connection(("127.0.0.1", c.port(1)))
     silent = socket.create_connection(("127.0.0.1", c.port(1)))
     body = socket.create_connection(("127.0.0.1", c.port(1)))
     header.sendall(b"GET /kv/victim HTTP/1.1\r\n" + HOST + b"X-Slow: ")
     body.sendall(b"PUT /kv/victim HTTP/1.1\r\n" + HOST + b"Content-Length: 1000000\r\n\r\n")
+    reader.sendall(b"GET /kv/unread HTTP/1.1\r\n" + HOST + b"\r\n")
     start = time.monotonic()
+    held = lambda: b"\nkvfs_memory_bytes 0\n" not in c.http("GET", "/metrics").body  # noqa: E731
+    wait_until(held, 5, "the answer waits in memory")
     ended = {}
     open_ones = {"header": header, "silent": silent, "body": body}
     while open_ones and time.monotonic() - start < 40:
@@ -230,6 +237,11 @@ def slow(t, c):
         assert 8 < ended["silent"] < 14, ended
     with t.claim("a body that drips in is cut after 20 s, and the old value stays"):
         assert 18 < ended["body"] < 26, ended
+        assert held(), "the answer that nobody reads has more time: it is longer"
+    with t.claim("an answer of 2 MiB that nobody reads is given up after 28 s, and its memory given back"):
+        wait_until(lambda: not held(), 15, "no memory is held")
+        assert 26 < time.monotonic() - start < 36, time.monotonic() - start
+        reader.close()
         eq(c.http("GET", "/kv/victim").body, b"old value")
 
 
