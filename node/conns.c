@@ -206,37 +206,6 @@ unsigned conns_count(struct conns *cs)
     return n;
 }
 
-struct conn *conn_add(struct conns *cs, int fd, uint64_t deadline_us)
-{
-    struct conn *c = calloc(1, sizeof(*c));
-
-    if (c == NULL)
-        return NULL;
-    c->owner = cs;
-    c->fd = fd;
-    list_init(&c->link);
-    pthread_mutex_lock(&cs->lock);
-    list_insert(&cs->all, &c->link);
-    if (++cs->n - cs->n_evicted > cs->soft_max)
-        pthread_cond_signal(&cs->wake);
-    pthread_mutex_unlock(&cs->lock);
-    conn_waits(c, deadline_us);
-    return c;
-}
-
-void conn_remove(struct conn *c)
-{
-    struct conns *cs = c->owner;
-
-    pthread_mutex_lock(&cs->lock);
-    list_remove(&c->link);
-    cs->n--;
-    if (atomic_load(&c->state) == EVICTED)
-        cs->n_evicted--;
-    pthread_mutex_unlock(&cs->lock);
-    free(c);
-}
-
 static void set_deadline(struct conn *c, uint64_t deadline_us)
 {
     struct conns *cs = c->owner;
@@ -267,6 +236,38 @@ static bool become(struct conn *c, enum conn_state state, uint64_t deadline_us)
         pthread_mutex_unlock(&c->owner->lock);
     }
     return true;
+}
+
+struct conn *conn_add(struct conns *cs, int fd, uint64_t deadline_us)
+{
+    struct conn *c = calloc(1, sizeof(*c));
+
+    if (c == NULL)
+        return NULL;
+    c->owner = cs;
+    c->fd = fd;
+    atomic_init(&c->since_us, cs->clock->mono_us(cs->clock)); /* before it can be seen */
+    list_init(&c->link);
+    pthread_mutex_lock(&cs->lock);
+    list_insert(&cs->all, &c->link);
+    if (++cs->n - cs->n_evicted > cs->soft_max)
+        pthread_cond_signal(&cs->wake);
+    pthread_mutex_unlock(&cs->lock);
+    (void)become(c, WAITS, deadline_us);
+    return c;
+}
+
+void conn_remove(struct conn *c)
+{
+    struct conns *cs = c->owner;
+
+    pthread_mutex_lock(&cs->lock);
+    list_remove(&c->link);
+    cs->n--;
+    if (atomic_load(&c->state) == EVICTED)
+        cs->n_evicted--;
+    pthread_mutex_unlock(&cs->lock);
+    free(c);
 }
 
 void conn_waits(struct conn *c, uint64_t deadline_us)

@@ -12,7 +12,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from kvtest import Claims, Cluster, eq, wait_until  # noqa: E402
 
 SEED = int(os.environ.get("KVTEST_SEED", random.SystemRandom().randrange(1 << 30)))
-WALKS = int(os.environ.get("KVTEST_LISTING_WALKS", "25"))
+WALKS = int(os.environ.get("KVTEST_LISTING_WALKS", "12"))
 PARTS = [b"a", b"b", b"c", b"aa", b"a0", b"a.", b"\xc3\xa9", b"\xff", b" ", b"%", b"a b", b""]
 N_KEYS = 300
 
