@@ -204,7 +204,7 @@ static void arm(struct listener *l, bool on)
  */
 static void bound_unsent(int fd)
 {
-    int unsent_max = 512 << 10;
+    int unsent_max = 1280 << 10; /* a chunk goes in one piece */
 
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent_max, sizeof(unsent_max));
 }

@@ -364,8 +364,12 @@ int main(int argc, char **argv)
 
     if (code >= 0)
         return code;
-    /* The C library learns from the first large value to keep their memory for later ones. */
-    mallopt(M_MMAP_THRESHOLD, CHUNK_SIZE);
+    /*
+     * The C library learns from the first large value to keep the memory of all: of those above a
+     * few chunks it shall not. What most requests need stays: giving it back costs more than they do.
+     */
+    mallopt(M_MMAP_THRESHOLD, 2 * CHUNK_SIZE);
+    mallopt(M_TRIM_THRESHOLD, 4 * CHUNK_SIZE);
     log_open("kvnode", LOG_LEVEL_INFO);
     block_signals(&signals);
     if (node_start(&n, &err) != 0) {

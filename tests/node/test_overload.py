@@ -260,7 +260,7 @@ def nothing_is_left(t, c, before):
             got = holdings(c)
             return [(i, got[i]) for i, (socks, files, threads, mib) in before.items()
                     if got[i][0] > socks + 6 * 32 or got[i][1:3] != (files, threads)
-                    or (got[i][3] > mib + 100 and not SANITIZED) or metric(c, "kvfs_memory_bytes", i) != 0
+                    or (got[i][3] > mib + 256 and not SANITIZED) or metric(c, "kvfs_memory_bytes", i) != 0
                     or metric(c, "kvfs_http_connections", i) > 3 * 32 + 5]
 
         try:
