@@ -365,8 +365,9 @@ int main(int argc, char **argv)
     if (code >= 0)
         return code;
     /*
-     * The C library learns from the first large value to keep the memory of all: of those above a
-     * few chunks it shall not. What most requests need stays: giving it back costs more than they do.
+     * The C library learns from the first large value to keep the memory of all: of those of
+     * several chunks it shall not. What most requests need stays: giving it back would cost more
+     * than they do.
      */
     mallopt(M_MMAP_THRESHOLD, 2 * CHUNK_SIZE);
     mallopt(M_TRIM_THRESHOLD, 4 * CHUNK_SIZE);
