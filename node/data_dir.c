@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/limits.h"
+#include "node/store.h"
 
 #define LOCK_NAME "kvnode.lock"
 #define ID_NAME "node-id"
@@ -104,31 +105,46 @@ static int read_id(int dir_fd, char id[NODE_ID_LEN_MAX + 2])
     return err;
 }
 
-/* Written under another name first: the id is there whole, or not at all. */
-static int write_id(int dir_fd, const char *node_id)
+/* Written under another name first. */
+int data_dir_write(int dir_fd, const char *name, const char *text)
 {
-    int fd = openat(dir_fd, ID_NAME ".new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600),
-        err = 0;
+    char temporary[64];
+    int fd, err;
 
+    (void)snprintf(temporary, sizeof(temporary), "%s.new", name);
+    fd = openat(dir_fd, temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0)
         return -errno;
-    if (dprintf(fd, "%s\n", node_id) < 0 || fsync(fd) < 0)
+    err = store_write_all(fd, span_str(text));
+    if (err == 0 && fsync(fd) < 0)
         err = -errno;
     close(fd);
-    if (err == 0 && (renameat(dir_fd, ID_NAME ".new", dir_fd, ID_NAME) < 0 || fsync(dir_fd) < 0))
+    if (err == 0 && (renameat(dir_fd, temporary, dir_fd, name) < 0 || fsync(dir_fd) < 0))
         err = -errno;
     return err;
 }
 
+/*
+ * Whose data this is, is asked of a person where the directory cannot tell: the data of two nodes
+ * in one place would be lost data.
+ */
 static int bind_id(int dir_fd, const char *dir, const char *node_id, struct err *err)
 {
     char id[NODE_ID_LEN_MAX + 2];
     int ret = read_id(dir_fd, id);
 
-    if (ret == -ENOENT)
-        ret = write_id(dir_fd, node_id);
-    else if (ret == 0 && strcmp(id, node_id) != 0)
+    if (ret == -ENOENT && faccessat(dir_fd, "db", F_OK, 0) == 0)
+        return err_set(err, -EINVAL,
+                       "%s has data but no file " ID_NAME
+                       ": write the id of the node whose data it "
+                       "is into that",
+                       dir);
+    if (ret == -ENOENT) {
+        (void)snprintf(id, sizeof(id), "%s\n", node_id);
+        ret = data_dir_write(dir_fd, ID_NAME, id);
+    } else if (ret == 0 && strcmp(id, node_id) != 0) {
         return err_set(err, -EINVAL, "%s holds the data of node %s, not of %s", dir, id, node_id);
+    }
     if (ret < 0)
         return err_set(err, ret, "%s/" ID_NAME ": %s", dir, strerror(-ret));
     return 0;

@@ -30,8 +30,10 @@
  *                         rescue.[ch]: one key
  *       comparison.[ch]   with one peer; key_merge.[ch]: listings side by side
  *       mending.[ch]  tombstones.[ch]
- *   store.h           the seam below: store_rocksdb.c (rocks.[ch], value_file.[ch], data_dir.[ch],
- *                     flusher.[ch]) and store_memory.c; watch.[ch] probes it
+ *   store.h           the seam below: store_memory.c, and store_rocksdb.c over
+ *     rocks.[ch]        RocksDB       value_file.[ch]  large values    flusher.[ch]  --fsync everysec
+ *     data_dir.[ch]     whose it is   boot_mark.[ch]   a power loss?   set_aside.[ch]  damaged ones
+ *   watch.[ch]        probes the store
  *
  * Threads: the main one waits for a signal; kv-accept; the server's eight, which run handlers and
  * the replica; kv-deadlines; kv-store-watch; kv-scrub; the cluster's I/O threads, which
@@ -41,6 +43,9 @@
  * then the cluster's own (at most DRAIN_S) -> the scrub ends -> the cluster ends, and with it every
  * operation and the repair, so that no connection is left waiting -> the server -> watch, replica,
  * store.
+ *
+ * A store that is found damaged while it is in use: the node stops in that order, and starts itself
+ * anew in the same process; opening the store then sets it aside (set_aside.h).
  */
 #include <errno.h>
 #include <malloc.h>
@@ -51,9 +56,11 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "common/log.h"
 #include "common/transport_http.h"
+#include "node/damage.h"
 #include "node/listener.h"
 #include "node/notify.h"
 #include "node/options.h"
@@ -75,6 +82,8 @@ struct node {
     struct listener *listener; /* until the server has taken it */
     struct service service;
     struct server *server;
+    bool damaged;    /* why it could not start: its store opens, and makes no sense */
+    bool distrusted; /* the store may have lost what it acknowledged */
 };
 
 /* --- start ------------------------------------------------------------------------------------ */
@@ -186,11 +195,23 @@ static int open_store(struct node *n, struct err *err)
         r = snprintf(n->data, sizeof(n->data), "data-%s", n->opts.id);
     if (r < 0 || (size_t)r >= sizeof(n->data))
         return err_set(err, -ENAMETOOLONG, "the name of the data directory is too long");
-    r = store_rocksdb_open(n->data, n->opts.id, n->opts.fsync, &n->service.store, &fresh, err);
+    r = store_rocksdb_open(n->data, n->opts.id, n->opts.fsync, &n->service.store, &fresh,
+                           &n->distrusted, err);
     if (r == 0 && fresh)
         log_event(LOG_LEVEL_INFO, "new-data-directory", "dir=%s",
                   log_quote(n->data, strlen(n->data)));
+    if (r == 0 && n->distrusted)
+        log_event(LOG_LEVEL_WARN, "power-loss",
+                  "dir=%s effect=\"what it acknowledged last may be lost here: it recovers\"",
+                  log_quote(n->data, strlen(n->data)));
     return r;
+}
+
+/* From the watch, in the midst of a request's errors: the main thread begins anew. */
+static void on_store_damage(void *arg)
+{
+    (void)arg;
+    (void)kill(getpid(), SIGUSR1);
 }
 
 static int open_replica(struct node *n, struct err *err)
@@ -203,6 +224,8 @@ static int open_replica(struct node *n, struct err *err)
         .store = s->store,
         .clock = s->clock,
         .max_value_size = n->cfg->max_value_size,
+        .distrusted = n->distrusted,
+        .on_store_damage = on_store_damage,
     };
     struct upkeep_opts upkeep = {
         .cfg = n->cfg,
@@ -222,9 +245,10 @@ static int open_replica(struct node *n, struct err *err)
     opts.on_damage = upkeep_damaged;
     opts.on_damage_arg = s->upkeep;
     r = replica_open(&opts, &s->replica, err);
+    n->damaged = r == -EBADMSG && !n->opts.memory;
     if (r != 0)
         return r;
-    r = watch_new(s->store, s->clock, &s->watch);
+    r = watch_new(s->store, s->clock, on_store_damage, NULL, &s->watch);
     return r == 0 ? 0 : err_set(err, r, "cannot watch the store: %s", strerror(-r));
 }
 
@@ -341,6 +365,34 @@ static void node_stop(struct node *n)
     free(n->host);
 }
 
+/* --- a damaged store -------------------------------------------------------------------------- */
+
+/*
+ * Stops the node and begins anew with an empty store in place of the damaged one. Returns only
+ * where that is not possible: the exit code.
+ */
+static int start_anew(struct node *n, char **argv, const char *why)
+{
+    struct err err;
+    int r = store_rocksdb_condemn(n->data, why, &err);
+
+    if (r < 0) {
+        log_event(LOG_LEVEL_ERROR, "store-damaged", "error=%s effect=\"stops\"",
+                  log_quote(err.msg, strlen(err.msg)));
+        notify_manager("STOPPING=1");
+        node_stop(n);
+        fprintf(stderr, "kvnode: %s\n", err.msg);
+        return 1;
+    }
+    log_event(LOG_LEVEL_ERROR, "store-damaged", "error=%s effect=\"starts anew without it\"",
+              log_quote(why, strlen(why)));
+    notify_manager("RELOADING=1");
+    node_stop(n);
+    (void)execv("/proc/self/exe", argv);
+    fprintf(stderr, "kvnode: cannot start anew: %s\n", strerror(errno));
+    return 1;
+}
+
 /* --- main ------------------------------------------------------------------------------------- */
 
 /* Blocked in all threads, which inherit it; the main one waits for them. */
@@ -350,9 +402,46 @@ static void block_signals(sigset_t *set)
     sigaddset(set, SIGTERM);
     sigaddset(set, SIGINT);
     sigaddset(set, SIGHUP);
+    sigaddset(set, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, set, NULL);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of the store, not the end */
+}
+
+/* Serves until a signal says otherwise. Returns the exit code. */
+/* Is the store beyond healing, key by key? */
+static bool store_is_damaged(const struct node *n, struct err *why)
+{
+    struct store *store = n->service.store;
+
+    if (store == NULL)
+        return false;
+    if (store->ops->damage(store, why) < 0)
+        return true;
+    if (n->service.replica == NULL || replica_n_damaged(n->service.replica) < DAMAGE_MAX)
+        return false;
+    err_set(why, -EBADMSG, "more than %u keys are damaged", DAMAGE_MAX - 1);
+    return true;
+}
+
+static int serve(struct node *n, char **argv, const sigset_t *signals)
+{
+    struct err why;
+    int sig;
+
+    for (;;) {
+        if (sigwait(signals, &sig) != 0)
+            sig = SIGTERM;
+        if (sig != SIGUSR1)
+            break;
+        if (store_is_damaged(n, &why))
+            return start_anew(n, argv, why.msg);
+    }
+    log_event(LOG_LEVEL_INFO, "stopping", "signal=%s", sigabbrev_np(sig));
+    notify_manager("STOPPING=1");
+    node_stop(n);
+    log_event(LOG_LEVEL_INFO, "stopped", "node=ok");
+    return 0;
 }
 
 int main(int argc, char **argv)
@@ -360,10 +449,11 @@ int main(int argc, char **argv)
     struct node n = {0};
     struct err err = {{0}};
     sigset_t signals;
-    int code = options_parse(argc, argv, &n.opts), sig;
+    int code = options_parse(argc, argv, &n.opts);
 
     if (code >= 0)
         return code;
+    (void)pthread_setname_np(pthread_self(), "kvnode"); /* also where it started itself anew */
     /*
      * The C library learns from the first large value to keep the memory of all: of those of
      * several chunks it shall not. What most requests need stays: giving it back would cost more
@@ -374,6 +464,8 @@ int main(int argc, char **argv)
     log_open("kvnode", LOG_LEVEL_INFO);
     block_signals(&signals);
     if (node_start(&n, &err) != 0) {
+        if (n.damaged)
+            return start_anew(&n, argv, err.msg);
         fprintf(stderr, "kvnode: %s\n", err.msg);
         node_stop(&n);
         return 1;
@@ -383,11 +475,5 @@ int main(int argc, char **argv)
               n.opts.gateway != NULL ? n.opts.gateway : n.cfg->nodes[n.service.self].addr,
               n.opts.gateway != NULL ? " gateway=yes" : "");
     notify_manager("READY=1");
-    if (sigwait(&signals, &sig) != 0)
-        sig = SIGTERM;
-    log_event(LOG_LEVEL_INFO, "stopping", "signal=%s", sigabbrev_np(sig));
-    notify_manager("STOPPING=1");
-    node_stop(&n);
-    log_event(LOG_LEVEL_INFO, "stopped", "node=ok");
-    return 0;
+    return serve(&n, argv, &signals);
 }

@@ -3,7 +3,9 @@
  */
 #include "node/rocks.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <pthread.h>
 #include <rocksdb/c.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -31,8 +33,10 @@ struct rocks {
     rocksdb_cache_t *cache;
     rocksdb_readoptions_t *read_options;
     rocksdb_writeoptions_t *unsynced, *synced;
-    atomic_bool broken;  /* a write or sync failed */
+    atomic_bool *broken;
     atomic_int last_err; /* logged already */
+    pthread_mutex_t lock;
+    struct err damage; /* lock; the first that was found; "": none */
 };
 
 struct rocks_batch {
@@ -47,14 +51,35 @@ struct rocks_iter {
 
 /* --- errors ---------------------------------------------------------------------------- */
 
+/* The C API tells kinds of failure apart only in its text. */
 static int errno_of_text(const char *text)
 {
-    if (strncmp(text, "Corruption", strlen("Corruption")) == 0)
+    if (strncmp(text, "Corruption", strlen("Corruption")) == 0 ||
+        strstr(text, "No such file or directory") != NULL) /* one that its books name */
         return -EBADMSG;
     return strstr(text, "No space left on device") != NULL ? -ENOSPC : -EIO;
 }
 
-/* The C API tells kinds of failure apart only in its text. Frees it. */
+static void note_damage(struct rocks *r, const char *text)
+{
+    pthread_mutex_lock(&r->lock);
+    if (r->damage.msg[0] == '\0')
+        err_set(&r->damage, -EBADMSG, "%s", text);
+    pthread_mutex_unlock(&r->lock);
+}
+
+int rocks_damage(struct rocks *r, struct err *why)
+{
+    int ret = 0;
+
+    pthread_mutex_lock(&r->lock);
+    if (r->damage.msg[0] != '\0')
+        ret = err_set(why, -EBADMSG, "%s", r->damage.msg);
+    pthread_mutex_unlock(&r->lock);
+    return ret;
+}
+
+/* Frees the text. */
 static int take_error(struct rocks *r, char *text)
 {
     int err;
@@ -62,6 +87,8 @@ static int take_error(struct rocks *r, char *text)
     if (text == NULL)
         return 0;
     err = errno_of_text(text);
+    if (err == -EBADMSG)
+        note_damage(r, text);
     if (atomic_exchange(&r->last_err, err) != err)
         log_event(LOG_LEVEL_ERROR, "rocksdb", "error=%s", log_quote(text, strlen(text)));
     rocksdb_free(text);
@@ -77,7 +104,7 @@ static int end_write(struct rocks *r, char *text)
         atomic_store(&r->last_err, 0);
     if (err == 0 || err == -ENOSPC)
         return err;
-    atomic_store(&r->broken, true);
+    atomic_store(r->broken, true);
     return -EIO;
 }
 
@@ -164,14 +191,41 @@ static void make_all_options(struct rocks *r)
     rocksdb_writeoptions_set_sync(r->synced, 1);
 }
 
-int rocks_open(const char *path, struct rocks **out, struct err *err)
+/*
+ * Without the file that tells which of the others count, the library would make a new database over
+ * them, and delete them.
+ */
+static int check_current(const char *path, struct err *err)
 {
-    struct rocks *r = calloc(1, sizeof(*r));
-    char *text = NULL;
-    int ret;
+    bool tables = false, current = false;
+    const struct dirent *e;
+    DIR *dir = opendir(path);
 
+    if (dir == NULL)
+        return errno == ENOENT ? 0 : err_set(err, -errno, "%s: %s", path, strerror(errno));
+    while ((e = readdir(dir)) != NULL) {
+        const char *end = strrchr(e->d_name, '.');
+
+        current |= strcmp(e->d_name, "CURRENT") == 0;
+        tables |= end != NULL && (strcmp(end, ".sst") == 0 || strcmp(end, ".log") == 0);
+    }
+    closedir(dir);
+    return tables && !current ? err_set(err, -EBADMSG, "%s/CURRENT is gone", path) : 0;
+}
+
+int rocks_open(const char *path, atomic_bool *broken, struct rocks **out, struct err *err)
+{
+    struct rocks *r;
+    char *text = NULL;
+    int ret = check_current(path, err);
+
+    if (ret < 0)
+        return ret;
+    r = calloc(1, sizeof(*r));
     if (r == NULL)
         return err_set(err, -ENOMEM, "no memory");
+    r->broken = broken;
+    pthread_mutex_init(&r->lock, NULL);
     set_background_threads();
     make_all_options(r);
     r->db = rocksdb_open_column_families(r->options[ROCKS_STATE], path, ROCKS_N_FAMILIES,
@@ -205,6 +259,7 @@ void rocks_close(struct rocks *r)
         rocksdb_options_destroy(r->options[i]);
     rocksdb_block_based_options_destroy(r->table_options);
     rocksdb_cache_destroy(r->cache);
+    pthread_mutex_destroy(&r->lock);
     free(r);
 }
 
@@ -344,7 +399,7 @@ int rocks_write(struct rocks_batch *b, bool sync)
     struct rocks *r = b->rocks;
     char *text = NULL;
 
-    if (atomic_load(&r->broken))
+    if (atomic_load(r->broken))
         return -EIO;
     rocksdb_write(r->db, sync ? r->synced : r->unsynced, b->batch, &text);
     return end_write(r, text);
@@ -365,9 +420,4 @@ int rocks_sync(struct rocks *r)
     err = rocks_write(b, true);
     rocks_batch_free(b);
     return err;
-}
-
-bool rocks_broken(struct rocks *r)
-{
-    return atomic_load(&r->broken);
 }

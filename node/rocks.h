@@ -3,12 +3,13 @@
  * atomic batches.
  *
  * rocks.c is the only user of the library. All calls from any thread; an iterator or batch belongs
- * to one at a time. Errors: -EBADMSG (damage, found by a checksum), -ENOSPC, -EIO; the text of the
- * first of a row of like ones is logged.
+ * to one at a time. Errors: -EBADMSG (damage, found by a checksum or because a file is gone),
+ * -ENOSPC, -EIO; the text of the first of a row of like ones is logged.
  */
 #ifndef KVFS_NODE_ROCKS_H
 #define KVFS_NODE_ROCKS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "common/buf.h"
@@ -20,8 +21,12 @@ struct rocks;
 struct rocks_batch;
 struct rocks_iter;
 
-/* Opens or creates the database in the directory `path`. */
-int rocks_open(const char *path, struct rocks **out, struct err *err);
+/*
+ * Opens or creates the database in the directory `path`. -EBADMSG: it is there and damaged.
+ * *broken, which outlives it: set when a write or sync failed, here or by who else writes to the
+ * same disk.
+ */
+int rocks_open(const char *path, atomic_bool *broken, struct rocks **out, struct err *err);
 void rocks_close(struct rocks *r);
 
 /*
@@ -45,15 +50,15 @@ void rocks_batch_put(struct rocks_batch *b, enum rocks_family family, struct spa
 void rocks_batch_delete(struct rocks_batch *b, enum rocks_family family, struct span key);
 /*
  * All of it or nothing; sync: durable when this returns 0, in one sync with what other threads
- * write at the same time. After a failure other than -ENOSPC every later write fails with -EIO:
- * what is on the disk is no longer known. A full disk passes once there is room.
+ * write at the same time. After a failure other than -ENOSPC (*broken) every later write fails
+ * with -EIO: what is on the disk is no longer known. A full disk passes once there is room.
  */
 int rocks_write(struct rocks_batch *b, bool sync);
 /* Makes all that was written before durable. Fails as rocks_write. */
 int rocks_sync(struct rocks *r);
 
-/* Has a write failed so that every later one does? */
-bool rocks_broken(struct rocks *r);
+/* 0, or -EBADMSG for good once damage was found: `why` is the first that was. Any thread. */
+int rocks_damage(struct rocks *r, struct err *why);
 
 /* A consistent view of one family; NULL without memory. It stands nowhere until the first seek. */
 struct rocks_iter *rocks_iter_new(struct rocks *r, enum rocks_family family);

@@ -1,6 +1,7 @@
 /* store.c - what all stores share. */
 #include "node/store.h"
 
+#include <errno.h>
 #include <unistd.h>
 
 void store_item_fini(struct store_item *item)
@@ -10,4 +11,18 @@ void store_item_fini(struct store_item *item)
     if (item->fd >= 0)
         close(item->fd);
     *item = STORE_ITEM_NONE;
+}
+
+int store_write_all(int fd, struct span bytes)
+{
+    while (bytes.len > 0) {
+        ssize_t n = write(fd, bytes.data, bytes.len);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -errno;
+        bytes = span_of(bytes.data + n, bytes.len - (size_t)n);
+    }
+    return 0;
 }

@@ -84,6 +84,11 @@ struct store_ops {
 
     int (*stats)(struct store *s, struct store_stats *out);
     int (*probe)(struct store *s); /* can it write and sync right now? */
+    /*
+     * 0, or -EBADMSG for good once the store itself, and not only one record of it, was found
+     * damaged: why says how. It never will be whole again.
+     */
+    int (*damage)(struct store *s, struct err *why);
     void (*close)(struct store *s);
 };
 
@@ -95,14 +100,29 @@ enum store_fsync { STORE_FSYNC_ALWAYS, STORE_FSYNC_EVERYSEC, STORE_FSYNC_NEVER }
 
 /*
  * Opens or creates DIR (mode 0700), locked against a second process (-EBUSY). node_id: a directory
- * bound to another node's id is refused (-EINVAL), a new one is bound to it. *fresh: the directory
- * was new. Sweeps orphaned value files of a crash.
+ * bound to another node's id is refused (-EINVAL), a new one is bound to it. Sweeps orphaned value
+ * files of a crash.
+ *
+ * A damaged store is set aside (set_aside.h), and a new one made in its place; -EBADMSG: it is
+ * damaged and stays, err says why. Whatever else fails (rights, space, the device) changes nothing.
+ *
+ * *fresh: the store is new. *distrusted: it may have lost the last that it acknowledged, by a power
+ * loss under a mode that allows it. So does every later start say, until store_rocksdb_trust().
  */
 int store_rocksdb_open(const char *dir, const char *node_id, enum store_fsync mode,
-                       struct store **out, bool *fresh, struct err *err);
+                       struct store **out, bool *fresh, bool *distrusted, struct err *err);
+/* What *distrusted told has been taken to heart, durably. */
+int store_rocksdb_trust(struct store *s);
+/*
+ * DIR, closed or about to be, is damaged: the next store_rocksdb_open() sets it aside. Durable when
+ * this returns 0; -EBADMSG: that was done too often (set_aside.h).
+ */
+int store_rocksdb_condemn(const char *dir, const char *why, struct err *err);
 /* Gone when closed. */
 int store_memory_open(struct store **out);
 
 void store_item_fini(struct store_item *item);
+/* Writes all of it. 0 or -errno. */
+int store_write_all(int fd, struct span bytes);
 
 #endif

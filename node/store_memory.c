@@ -101,18 +101,14 @@ static int memory_file_begin(struct store *s, uint64_t size, struct store_file *
 
 static int memory_file_write(struct store_file *f, struct span part)
 {
+    int err;
+
     if (part.len > f->size - f->written)
         return -EFBIG;
-    while (part.len > 0) {
-        ssize_t n = write(f->fd, part.data, part.len);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        part = span_of(part.data + n, part.len - (size_t)n);
-        f->written += (uint64_t)n;
-    }
+    err = store_write_all(f->fd, part);
+    if (err < 0)
+        return err;
+    f->written += part.len;
     return 0;
 }
 
@@ -539,6 +535,13 @@ static int memory_probe(struct store *s)
     return 0;
 }
 
+static int memory_damage(struct store *s, struct err *why)
+{
+    (void)s;
+    (void)why;
+    return 0;
+}
+
 static void memory_close(struct store *s)
 {
     struct memory *m = memory_of(s);
@@ -575,6 +578,7 @@ static const struct store_ops memory_ops = {
     .state_put = memory_state_put,
     .stats = memory_stats,
     .probe = memory_probe,
+    .damage = memory_damage,
     .close = memory_close,
 };
 

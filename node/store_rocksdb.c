@@ -4,6 +4,8 @@
  *
  *   DIR/kvnode.lock   held while open            data_dir.c
  *   DIR/node-id       whose data this is         data_dir.c
+ *   DIR/in-use        not stopped in good order  boot_mark.c
+ *   DIR/damaged*      damaged stores, set aside  set_aside.c
  *   DIR/values/XX/ID  large values               value_file.c
  *   DIR/db            RocksDB, three families:   rocks.c
  *       state   the node's own values, and "format"
@@ -21,6 +23,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -29,9 +32,11 @@
 #include "common/limits.h"
 #include "common/list.h"
 #include "common/log.h"
+#include "node/boot_mark.h"
 #include "node/data_dir.h"
 #include "node/flusher.h"
 #include "node/rocks.h"
+#include "node/set_aside.h"
 #include "node/value_file.h"
 
 #define FORMAT 1u
@@ -54,6 +59,9 @@ struct disk {
     struct rocks *rocks;
     struct value_dir *values;
     struct flusher *flusher; /* with STORE_FSYNC_EVERYSEC, else NULL */
+    /* A write or sync failed, in the database or a value's file: so do all later ones. */
+    atomic_bool broken;
+    bool trusted; /* the boot mark is as this mode needs it */
 };
 
 static struct disk *disk_of(struct store *s)
@@ -286,7 +294,7 @@ static int disk_file_begin(struct store *base, uint64_t size, struct store_file 
 {
     struct disk *s = disk_of(base);
 
-    if (rocks_broken(s->rocks))
+    if (atomic_load(&s->broken))
         return -EIO; /* its put would fail, and it would be left lying about */
     return value_file_begin(s->values, size, out);
 }
@@ -401,6 +409,11 @@ static int disk_stats(struct store *base, struct store_stats *out)
     return 0;
 }
 
+static int disk_damage(struct store *base, struct err *why)
+{
+    return rocks_damage(disk_of(base)->rocks, why);
+}
+
 static int disk_probe(struct store *base)
 {
     return disk_state_put(base, "probe", span_str("ok"));
@@ -411,13 +424,18 @@ static int disk_probe(struct store *base)
 static void disk_close(struct store *base)
 {
     struct disk *s = disk_of(base);
+    bool all_synced;
+    int err = 0;
 
     flusher_stop(s->flusher);
     /* A stop in good order loses nothing, whatever the mode. A failure is logged there. */
     if (s->rocks != NULL && s->mode != STORE_FSYNC_ALWAYS)
-        (void)rocks_sync(s->rocks);
+        err = rocks_sync(s->rocks);
+    all_synced = s->trusted && err == 0 && !atomic_load(&s->broken);
     rocks_close(s->rocks);
     value_dir_close(s->values);
+    if (all_synced)
+        (void)boot_mark_clear(s->dir); /* what stays makes the next start careful, no more */
     if (s->lock_fd >= 0)
         close(s->lock_fd);
     free(s->dir);
@@ -444,6 +462,7 @@ static const struct store_ops disk_ops = {
     .state_put = disk_state_put,
     .stats = disk_stats,
     .probe = disk_probe,
+    .damage = disk_damage,
     .close = disk_close,
 };
 
@@ -541,9 +560,9 @@ static int open_parts(struct disk *s, bool *fresh, struct err *err)
      * With everysec large values are synced as with always: were one not on the disk before the log
      * that names it, a power loss could leave a damaged value where the old one was.
      */
-    ret = value_dir_open(values, s->mode != STORE_FSYNC_NEVER, &s->values, err);
+    ret = value_dir_open(values, s->mode != STORE_FSYNC_NEVER, &s->broken, &s->values, err);
     if (ret == 0)
-        ret = rocks_open(db, &s->rocks, err);
+        ret = rocks_open(db, &s->broken, &s->rocks, err);
     if (ret == 0)
         ret = data_dir_sync(s->dir, err);
     if (ret == 0)
@@ -572,30 +591,91 @@ static int disk_new(const char *dir, enum store_fsync mode, struct disk **out)
     return 0;
 }
 
+static void close_parts(struct disk *s)
+{
+    rocks_close(s->rocks);
+    value_dir_close(s->values);
+    s->rocks = NULL;
+    s->values = NULL;
+}
+
+/* What is damaged is set aside, and a new one opened in its place: once. */
+static int open_or_set_aside(struct disk *s, bool *fresh, struct err *err)
+{
+    int ret = set_aside_noted(s->dir, err);
+
+    if (ret == 0)
+        ret = open_parts(s, fresh, err);
+    if (ret != -EBADMSG)
+        return ret;
+    close_parts(s);
+    ret = store_rocksdb_condemn(s->dir, err->msg, err);
+    if (ret == 0)
+        ret = set_aside_noted(s->dir, err);
+    if (ret == 0)
+        ret = open_parts(s, fresh, err);
+    return ret;
+}
+
+/* The mark as this mode needs it. */
+static int set_mark(struct disk *s)
+{
+    int err = s->mode == STORE_FSYNC_ALWAYS ? boot_mark_clear(s->dir) : boot_mark_set(s->dir);
+
+    s->trusted = err == 0;
+    return err;
+}
+
+int store_rocksdb_trust(struct store *base)
+{
+    return set_mark(disk_of(base));
+}
+
+int store_rocksdb_condemn(const char *dir, const char *why, struct err *err)
+{
+    struct err reason;
+
+    (void)err_set(&reason, 0, "%s", why); /* it may be err's own */
+    return set_aside_note(dir, reason.msg, err);
+}
+
+/* Opens what is in the directory, which is locked. */
+static int open_locked(struct disk *s, bool *fresh, bool *distrusted, struct err *err)
+{
+    int ret = open_or_set_aside(s, fresh, err);
+
+    if (ret < 0)
+        return ret;
+    /* After setting aside, which takes the mark along. */
+    ret = boot_mark_check(s->dir, distrusted);
+    if (ret == 0 && !*distrusted)
+        ret = set_mark(s);
+    if (ret < 0)
+        return err_set(err, ret, "%s: cannot tell how it was stopped: %s", s->dir, strerror(-ret));
+    sweep_orphans(s);
+    if (s->mode == STORE_FSYNC_EVERYSEC)
+        ret = flusher_start(s->rocks, s->values, &s->flusher);
+    return ret < 0 ? err_set(err, ret, "cannot start a thread: %s", strerror(-ret)) : 0;
+}
+
 int store_rocksdb_open(const char *dir, const char *node_id, enum store_fsync mode,
-                       struct store **out, bool *fresh, struct err *err)
+                       struct store **out, bool *fresh, bool *distrusted, struct err *err)
 {
     struct disk *s;
-    bool is_new = false;
+    bool is_new = false, is_lossy = false;
     int ret = disk_new(dir, mode, &s);
 
     if (ret < 0)
         return err_set(err, ret, "no memory");
     ret = data_dir_open(dir, node_id, &s->lock_fd, err);
     if (ret == 0)
-        ret = open_parts(s, &is_new, err);
-    if (ret == 0) {
-        sweep_orphans(s);
-        if (mode == STORE_FSYNC_EVERYSEC)
-            ret = flusher_start(s->rocks, s->values, &s->flusher);
-        if (ret < 0)
-            err_set(err, ret, "cannot start a thread: %s", strerror(-ret));
-    }
+        ret = open_locked(s, &is_new, &is_lossy, err);
     if (ret < 0) {
         disk_close(&s->base);
         return ret;
     }
     *fresh = is_new;
+    *distrusted = is_lossy;
     *out = &s->base;
     return 0;
 }

@@ -16,6 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "node/store.h"
+
 #define N_DIRS 256u
 #define NAME_LEN 20 /* "xx/", 16 hex digits, NUL */
 /* So much is handed to the disk at a time, so that the sync at the end finds little left. */
@@ -24,6 +26,7 @@
 struct value_dir {
     int fd;
     bool sync;
+    atomic_bool *broken;
     _Atomic uint64_t next_id;
 };
 
@@ -55,7 +58,8 @@ static int make_dirs(int fd)
     return made && fsync(fd) < 0 ? -errno : 0;
 }
 
-int value_dir_open(const char *path, bool sync, struct value_dir **out, struct err *err)
+int value_dir_open(const char *path, bool sync, atomic_bool *broken, struct value_dir **out,
+                   struct err *err)
 {
     struct value_dir *d = calloc(1, sizeof(*d));
     uint64_t base;
@@ -65,6 +69,7 @@ int value_dir_open(const char *path, bool sync, struct value_dir **out, struct e
         return err_set(err, -ENOMEM, "no memory");
     d->fd = -1;
     d->sync = sync;
+    d->broken = broken;
     /* Ids count on from a random start: never read back, and still never used twice. */
     if ((mkdir(path, 0700) < 0 && errno != EEXIST) || getrandom(&base, sizeof(base), 0) < 0)
         ret = -errno;
@@ -225,20 +230,24 @@ int value_file_begin(struct value_dir *d, uint64_t size, struct store_file **out
     return 0;
 }
 
+/* What failed on a disk that has room shall not look well at the next try. */
+static int disk_failed(struct value_dir *d, int err)
+{
+    if (err != -ENOSPC && err != -EDQUOT && err != -EFBIG)
+        atomic_store(d->broken, true);
+    return err;
+}
+
 int value_file_write(struct store_file *f, struct span part)
 {
+    int err;
+
     if (part.len > f->size - f->written)
         return -EFBIG;
-    while (part.len > 0) {
-        ssize_t n = write(f->fd, part.data, part.len);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        part = span_of(part.data + n, part.len - (size_t)n);
-        f->written += (uint64_t)n;
-    }
+    err = store_write_all(f->fd, part);
+    if (err < 0)
+        return disk_failed(f->dir, err);
+    f->written += part.len;
     if (f->written - f->started >= WRITEBACK_LEN) {
         (void)sync_file_range(f->fd, (off_t)f->started, (off_t)(f->written - f->started),
                               SYNC_FILE_RANGE_WRITE);
@@ -258,7 +267,7 @@ static int sync_part(struct value_dir *d, uint64_t id)
     if (fd < 0)
         return -errno;
     if (fsync(fd) < 0)
-        err = -errno;
+        err = disk_failed(d, -errno);
     close(fd);
     return err;
 }
@@ -270,7 +279,7 @@ int value_file_finish(struct store_file *f)
     if (!f->dir->sync)
         return 0;
     if (fdatasync(f->fd) < 0)
-        return -errno;
+        return disk_failed(f->dir, -errno);
     return sync_part(f->dir, f->id);
 }
 

@@ -10,6 +10,7 @@
 #ifndef KVFS_NODE_VALUE_FILE_H
 #define KVFS_NODE_VALUE_FILE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "common/buf.h"
@@ -18,8 +19,13 @@
 struct value_dir;
 struct store_file; /* one on its way in, see store.h */
 
-/* sync: values are on the disk when finished. */
-int value_dir_open(const char *path, bool sync, struct value_dir **out, struct err *err);
+/*
+ * sync: values are on the disk when finished. *broken, which outlives it: set when writing or
+ * syncing one failed (a full disk apart): after that the kernel no longer knows what is not on the
+ * disk, and the next sync would succeed.
+ */
+int value_dir_open(const char *path, bool sync, atomic_bool *broken, struct value_dir **out,
+                   struct err *err);
 void value_dir_close(struct value_dir *d);
 
 /* A number not used before in this directory. Any thread. */

@@ -13,6 +13,9 @@
 struct watch {
     struct store *store;
     struct clock *clock;
+    void (*on_damage)(void *arg);
+    void *arg;
+    bool damage_told; /* the watch's thread's */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -34,6 +37,10 @@ static void probe(struct watch *w)
                   log_quote(strerror(-now), strlen(strerror(-now))));
     if (now == 0 && was != 0)
         log_event(LOG_LEVEL_INFO, "store-well-again", "probe=ok");
+    if (!w->damage_told && w->store->ops->damage(w->store, NULL) < 0) {
+        w->damage_told = true;
+        w->on_damage(w->arg);
+    }
 }
 
 static void *watch_thread(void *arg)
@@ -56,7 +63,8 @@ static void *watch_thread(void *arg)
     return NULL;
 }
 
-int watch_new(struct store *store, struct clock *clock, struct watch **out)
+int watch_new(struct store *store, struct clock *clock, void (*on_damage)(void *arg), void *arg,
+              struct watch **out)
 {
     struct watch *w = calloc(1, sizeof(*w));
     int r;
@@ -65,6 +73,8 @@ int watch_new(struct store *store, struct clock *clock, struct watch **out)
         return -ENOMEM;
     w->store = store;
     w->clock = clock;
+    w->on_damage = on_damage;
+    w->arg = arg;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->wake, NULL);
     probe(w);

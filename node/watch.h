@@ -7,8 +7,12 @@
 
 struct watch;
 
-/* Probes once before it returns. */
-int watch_new(struct store *store, struct clock *clock, struct watch **out);
+/*
+ * Probes once before it returns. on_damage(arg): once, from the watch's thread (or from here), when
+ * the store's damage() is first not 0; must not wait for the watch.
+ */
+int watch_new(struct store *store, struct clock *clock, void (*on_damage)(void *arg), void *arg,
+              struct watch **out);
 void watch_free(struct watch *w); /* joins; waits for a probe that is under way */
 /*
  * 0, what the last probe failed with, or -ETIMEDOUT: a probe has been stuck in the disk for long.
