@@ -32,6 +32,7 @@
  *       mending.[ch]  tombstones.[ch]
  *   store.h           the seam below: store_memory.c, and store_rocksdb.c over
  *     rocks.[ch]        RocksDB       value_file.[ch]  large values    flusher.[ch]  --fsync everysec
+ *     wal_tail.[ch]     is its log damaged, or torn by a loss of power?
  *     data_dir.[ch]     whose it is   boot_mark.[ch]   a power loss?   set_aside.[ch]  damaged ones
  *   watch.[ch]        probes the store
  *

@@ -138,7 +138,7 @@ static rocksdb_options_t *make_family_options(rocksdb_block_based_table_options_
     return o;
 }
 
-static void set_database_options(rocksdb_options_t *o)
+static void set_database_options(rocksdb_options_t *o, bool forgive)
 {
     rocksdb_options_set_create_if_missing(o, 1);
     rocksdb_options_set_create_missing_column_families(o, 1);
@@ -148,7 +148,9 @@ static void set_database_options(rocksdb_options_t *o)
      * Damage anywhere else could hide what was: better not to start (and be repaired by the other
      * replicas) than to go on without it, as point-in-time recovery, the default, would.
      */
-    rocksdb_options_set_wal_recovery_mode(o, rocksdb_tolerate_corrupted_tail_records_recovery);
+    rocksdb_options_set_wal_recovery_mode(
+        o, forgive ? rocksdb_point_in_time_recovery
+                   : rocksdb_tolerate_corrupted_tail_records_recovery);
     rocksdb_options_set_max_total_wal_size(o, WAL_LEN_MAX);
     rocksdb_options_set_max_open_files(o, OPEN_FILES_MAX);
     rocksdb_options_set_max_background_jobs(o, 3);
@@ -177,14 +179,14 @@ static void set_background_threads(void)
     rocksdb_env_destroy(env);
 }
 
-static void make_all_options(struct rocks *r)
+static void make_all_options(struct rocks *r, bool forgive)
 {
     r->cache = rocksdb_cache_create_lru(CACHE_LEN);
     r->table_options = make_table_options(r->cache);
     for (unsigned i = 0; i < ROCKS_N_FAMILIES; i++)
         r->options[i] = make_family_options(r->table_options, (enum rocks_family)i);
     /* Those of the first family are the database's too. */
-    set_database_options(r->options[ROCKS_STATE]);
+    set_database_options(r->options[ROCKS_STATE], forgive);
     r->read_options = rocksdb_readoptions_create();
     r->unsynced = rocksdb_writeoptions_create();
     r->synced = rocksdb_writeoptions_create();
@@ -213,7 +215,8 @@ static int check_current(const char *path, struct err *err)
     return tables && !current ? err_set(err, -EBADMSG, "%s/CURRENT is gone", path) : 0;
 }
 
-int rocks_open(const char *path, atomic_bool *broken, struct rocks **out, struct err *err)
+int rocks_open(const char *path, bool forgive, atomic_bool *broken, struct rocks **out,
+               struct err *err)
 {
     struct rocks *r;
     char *text = NULL;
@@ -227,7 +230,7 @@ int rocks_open(const char *path, atomic_bool *broken, struct rocks **out, struct
     r->broken = broken;
     pthread_mutex_init(&r->lock, NULL);
     set_background_threads();
-    make_all_options(r);
+    make_all_options(r, forgive);
     r->db = rocksdb_open_column_families(r->options[ROCKS_STATE], path, ROCKS_N_FAMILIES,
                                          family_names, (const rocksdb_options_t *const *)r->options,
                                          r->families, &text);

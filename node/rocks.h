@@ -23,10 +23,12 @@ struct rocks_iter;
 
 /*
  * Opens or creates the database in the directory `path`. -EBADMSG: it is there and damaged.
- * *broken, which outlives it: set when a write or sync failed, here or by who else writes to the
+ * forgive: of a damaged log what is before the damage is taken; else it is refused. *broken, which
+ * outlives it: set when a write or sync failed, here or by who else writes to the
  * same disk.
  */
-int rocks_open(const char *path, atomic_bool *broken, struct rocks **out, struct err *err);
+int rocks_open(const char *path, bool forgive, atomic_bool *broken, struct rocks **out,
+               struct err *err);
 void rocks_close(struct rocks *r);
 
 /*

@@ -38,6 +38,7 @@
 #include "node/rocks.h"
 #include "node/set_aside.h"
 #include "node/value_file.h"
+#include "node/wal_tail.h"
 
 #define FORMAT 1u
 /* A value replaced so often while it is being read: something else is wrong. */
@@ -547,7 +548,22 @@ static char *path_in(const struct disk *s, const char *name)
     return (char *)path.data;
 }
 
-static int open_parts(struct disk *s, bool *fresh, struct err *err)
+/* forgive: as for rocks_open(). A log that a loss of power has torn is no damage. */
+static int open_database(struct disk *s, const char *path, bool forgive, struct err *err)
+{
+    int ret = rocks_open(path, forgive, &s->broken, &s->rocks, err);
+    bool torn = false;
+
+    if (ret != -EBADMSG || forgive || wal_tail_check(path, &torn) < 0 || !torn)
+        return ret;
+    log_event(LOG_LEVEL_WARN, "log-torn",
+              "dir=%s effect=\"its last write, which was not "
+              "acknowledged, is dropped\"",
+              log_quote(path, strlen(path)));
+    return rocks_open(path, true, &s->broken, &s->rocks, err);
+}
+
+static int open_parts(struct disk *s, bool forgive, bool *fresh, struct err *err)
 {
     char *db = path_in(s, "db"), *values = path_in(s, "values");
     int ret;
@@ -562,7 +578,7 @@ static int open_parts(struct disk *s, bool *fresh, struct err *err)
      */
     ret = value_dir_open(values, s->mode != STORE_FSYNC_NEVER, &s->broken, &s->values, err);
     if (ret == 0)
-        ret = rocks_open(db, &s->broken, &s->rocks, err);
+        ret = open_database(s, db, forgive, err);
     if (ret == 0)
         ret = data_dir_sync(s->dir, err);
     if (ret == 0)
@@ -600,12 +616,12 @@ static void close_parts(struct disk *s)
 }
 
 /* What is damaged is set aside, and a new one opened in its place: once. */
-static int open_or_set_aside(struct disk *s, bool *fresh, struct err *err)
+static int open_or_set_aside(struct disk *s, bool forgive, bool *fresh, struct err *err)
 {
     int ret = set_aside_noted(s->dir, err);
 
     if (ret == 0)
-        ret = open_parts(s, fresh, err);
+        ret = open_parts(s, forgive, fresh, err);
     if (ret != -EBADMSG)
         return ret;
     close_parts(s);
@@ -613,7 +629,7 @@ static int open_or_set_aside(struct disk *s, bool *fresh, struct err *err)
     if (ret == 0)
         ret = set_aside_noted(s->dir, err);
     if (ret == 0)
-        ret = open_parts(s, fresh, err);
+        ret = open_parts(s, false, fresh, err);
     return ret;
 }
 
@@ -639,15 +655,21 @@ int store_rocksdb_condemn(const char *dir, const char *why, struct err *err)
     return set_aside_note(dir, reason.msg, err);
 }
 
-/* Opens what is in the directory, which is locked. */
+/*
+ * Opens what is in the directory, which is locked. Where a loss of power may have taken any of what
+ * was not synced, the log may have holes: what is before the first is as good as it gets.
+ */
 static int open_locked(struct disk *s, bool *fresh, bool *distrusted, struct err *err)
 {
-    int ret = open_or_set_aside(s, fresh, err);
+    bool lost = false;
+    int ret = boot_mark_check(s->dir, &lost);
 
-    if (ret < 0)
-        return ret;
-    /* After setting aside, which takes the mark along. */
-    ret = boot_mark_check(s->dir, distrusted);
+    if (ret == 0) {
+        ret = open_or_set_aside(s, lost, fresh, err);
+        if (ret < 0)
+            return ret;
+        ret = boot_mark_check(s->dir, distrusted); /* it may have been set aside, too */
+    }
     if (ret == 0 && !*distrusted)
         ret = set_mark(s);
     if (ret < 0)
