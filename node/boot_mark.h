@@ -1,6 +1,6 @@
 /*
- * boot_mark.h - may a power loss have taken what was acknowledged? DIR/in-use names the boot of the
- * machine in which someone began to write there without syncing, until it has stopped in good order.
+ * boot_mark.h - may a power loss have taken what was acknowledged? DIR/in-use names the boot of
+ * the machine in which a node began to write without syncing, until it has stopped in good order.
  *
  * Found at a start under the same boot it means no more than a kill -9: the kernel has everything.
  * Under another boot the machine went down in between, and the last writes may be lost.

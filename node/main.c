@@ -30,10 +30,12 @@
  *                         rescue.[ch]: one key
  *       comparison.[ch]   with one peer; key_merge.[ch]: listings side by side
  *       mending.[ch]  tombstones.[ch]
- *   store.h           the seam below: store_memory.c, and store_rocksdb.c over
- *     rocks.[ch]        RocksDB       value_file.[ch]  large values    flusher.[ch]  --fsync everysec
+ *   store.h           the seam below: store_memory.c, and store_rocksdb.c with
+ *                     store_open.c, over
+ *     rocks.[ch]        RocksDB; value_file.[ch]: large values; flusher.[ch]: --fsync everysec
  *     wal_tail.[ch]     is its log damaged, or torn by a loss of power?
- *     data_dir.[ch]     whose it is   boot_mark.[ch]   a power loss?   set_aside.[ch]  damaged ones
+ *     reserve.[ch]      room for deletes on a full disk
+ *     data_dir.[ch]     whose it is; set_aside.[ch]: damaged ones; boot_mark.[ch]: a power loss?
  *   watch.[ch]        probes the store
  *
  * Threads: the main one waits for a signal; kv-accept; the server's eight, which run handlers and
