@@ -18,7 +18,7 @@
  * small disks give a part of what they have.
  */
 #define SIZE_MAX_LEN (64u << 20)
-#define SIZE_PART 16u
+#define SIZE_PART 8u
 
 struct reserve {
     int fd;
@@ -37,7 +37,7 @@ static uint64_t room(const struct reserve *r)
 
 void reserve_tend(struct reserve *r)
 {
-    if (atomic_load(&r->held) || room(r) < 2 * r->size + r->size / 4)
+    if (atomic_load(&r->held) || room(r) < 2 * r->size + r->size / 2)
         return;
     pthread_mutex_lock(&r->lock);
     atomic_store(&r->held, fallocate(r->fd, 0, 0, (off_t)r->size) == 0);
@@ -48,7 +48,7 @@ void reserve_tend(struct reserve *r)
 
 void reserve_yield(struct reserve *r)
 {
-    if (!atomic_load(&r->held) || room(r) >= r->size / 4)
+    if (!atomic_load(&r->held) || room(r) >= r->size / 2)
         return;
     pthread_mutex_lock(&r->lock);
     if (atomic_load(&r->held)) {
