@@ -5,7 +5,7 @@
  *   DISK_DIR    the directory, absolute, without links in it
  *   DISK_TRACE  where the calls are written down (disk_trace.h)
  *   DISK_FAULT  a file that, while it is there, holds lines "CALL TEXT ERRNO": calls of that kind
- *               (sync, write, rename, truncate, open) on a path that contains TEXT fail so
+ *               (sync, write, rename, truncate, create, open) on a path that contains TEXT fail so
  */
 #undef _FILE_OFFSET_BITS /* it would make open() another name of open64(): both are here */
 #include <dlfcn.h>
@@ -199,7 +199,7 @@ static int open_any(int dir_fd, const char *name, int flags, mode_t mode)
     REAL(int, openat, int, const char *, int, mode_t);
     char buf[PATH_CAP];
     const char *path = path_at(dir_fd, name, buf);
-    int code = fault("open", path), fd;
+    int code = fault(flags & O_CREAT ? "create" : "open", path), fd;
 
     if (code != 0) {
         errno = code;

@@ -418,6 +418,23 @@ static void with_never_old_values_may_return_but_no_others_come(void **state)
     (void)cut_often(f, 40);
 }
 
+#define CUT "--cut"
+
+/* For scripts: --cut TRACE US MODE SEED DIR makes DIR as a loss of power at that time leaves it. */
+static int cut_for_script(char **argv)
+{
+    struct power *p = power_load(argv[0]);
+    uint64_t us = strtoull(argv[1], NULL, 10);
+    struct rng rng = {strtoull(argv[3], NULL, 10)};
+    size_t at = power_n(p);
+
+    while (at > 0 && power_us(p, at) > us)
+        at--;
+    power_cut(p, at, (enum power_mode)(strtoul(argv[2], NULL, 10) % POWER_N_MODES), &rng, argv[4]);
+    power_free(p);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -431,5 +448,7 @@ int main(int argc, char **argv)
     if (argc == 5 && strcmp(argv[1], WORK) == 0)
         _exit(work(argv[2], (enum store_fsync)strtoul(argv[3], NULL, 10),
                    (unsigned)strtoul(argv[4], NULL, 10)));
+    if (argc == 7 && strcmp(argv[1], CUT) == 0)
+        return cut_for_script(argv + 2);
     return cmocka_run_group_tests_name("power", tests, NULL, NULL);
 }
