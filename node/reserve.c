@@ -73,6 +73,11 @@ bool reserve_admits(struct reserve *r, uint64_t len)
     return fits;
 }
 
+bool reserve_is_full(struct reserve *r)
+{
+    return atomic_load(&r->full);
+}
+
 int reserve_open(const char *dir, struct reserve **out, struct err *err)
 {
     struct reserve *r = calloc(1, sizeof(*r));

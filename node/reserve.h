@@ -22,6 +22,8 @@ void reserve_close(struct reserve *r); /* accepts NULL; the file stays */
 
 /* Before a value of so many bytes is stored: is there room for it? Any thread. */
 bool reserve_admits(struct reserve *r, uint64_t len);
+/* Has a value been refused, and none been admitted since? */
+bool reserve_is_full(struct reserve *r);
 /* Before a write that needs little, and must go on: gives up what is held when it is needed. */
 void reserve_yield(struct reserve *r);
 /* From time to time: takes back what was given up, once there is room. */

@@ -21,6 +21,9 @@
 #define CACHE_LEN (32u << 20)
 #define WAL_LEN_MAX (64u << 20)
 #define OPEN_FILES_MAX 512
+/* A table in which so many of so many entries in a row are deletes is rewritten soon. */
+#define DELETES_WINDOW 1000
+#define DELETES_MANY 300
 #define INFO_LOG_SILENT 5 /* all but the headers: no name for it in the C API */
 
 static const char *const family_names[ROCKS_N_FAMILIES] = {"default", "meta", "data"};
@@ -135,6 +138,8 @@ static rocksdb_options_t *make_family_options(rocksdb_block_based_table_options_
     rocksdb_options_set_max_write_buffer_number(o, 2);
     rocksdb_options_set_target_file_size_base(o, 32u << 20);
     rocksdb_options_set_level_compaction_dynamic_level_bytes(o, 1);
+    if (family == ROCKS_DATA)
+        rocksdb_options_add_compact_on_deletion_collector_factory(o, DELETES_WINDOW, DELETES_MANY);
     return o;
 }
 
@@ -423,4 +428,15 @@ int rocks_sync(struct rocks *r)
     err = rocks_write(b, true);
     rocks_batch_free(b);
     return err;
+}
+
+/* The deletes in memory become a table, and that one is picked for rewriting. */
+void rocks_give_back(struct rocks *r, enum rocks_family family)
+{
+    rocksdb_flushoptions_t *o = rocksdb_flushoptions_create();
+    char *text = NULL;
+
+    rocksdb_flush_cf(r->db, o, r->families[family], &text);
+    rocksdb_flushoptions_destroy(o);
+    (void)take_error(r, text); /* logged; the next write tells what it means */
 }

@@ -59,6 +59,11 @@ int rocks_write(struct rocks_batch *b, bool sync);
 /* Makes all that was written before durable. Fails as rocks_write. */
 int rocks_sync(struct rocks *r);
 
+/*
+ * Space that deleted values took comes back only when tables are rewritten: gets the library to
+ * begin. Blocks on the disk.
+ */
+void rocks_give_back(struct rocks *r, enum rocks_family family);
 /* 0, or -EBADMSG for good once damage was found: `why` is the first that was. Any thread. */
 int rocks_damage(struct rocks *r, struct err *why);
 

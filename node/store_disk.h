@@ -30,7 +30,8 @@ struct disk {
     struct flusher *flusher; /* with STORE_FSYNC_EVERYSEC, else NULL */
     /* A write or sync failed, in the database or a value's file: so do all later ones. */
     atomic_bool broken;
-    bool trusted; /* the boot mark is as this mode needs it */
+    atomic_bool has_waste; /* inline values were deleted whose space is not given back yet */
+    bool trusted;          /* the boot mark is as this mode needs it */
 };
 
 static inline struct disk *disk_of(struct store *s)

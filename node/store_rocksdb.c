@@ -184,6 +184,8 @@ static int write_key(struct disk *s, struct span key, struct span record, struct
     else if (now.place != PLACE_INLINE && old.place == PLACE_INLINE)
         rocks_batch_delete(batch, ROCKS_DATA, key);
     err = write_batch(s, batch);
+    if (err == 0 && old.place == PLACE_INLINE && now.place != PLACE_INLINE)
+        atomic_store(&s->has_waste, true);
 out:
     buf_fini(&where);
     rocks_batch_free(batch);
@@ -388,7 +390,11 @@ static int disk_damage(struct store *base, struct err *why)
 
 static int disk_probe(struct store *base)
 {
-    reserve_tend(disk_of(base)->reserve);
+    struct disk *s = disk_of(base);
+
+    reserve_tend(s->reserve);
+    if (reserve_is_full(s->reserve) && atomic_exchange(&s->has_waste, false))
+        rocks_give_back(s->rocks, ROCKS_DATA);
     return disk_state_put(base, "probe", span_str("ok"));
 }
 
