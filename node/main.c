@@ -85,8 +85,8 @@ struct node {
     struct listener *listener; /* until the server has taken it */
     struct service service;
     struct server *server;
+    bool distrusted; /* a power loss may have taken what its store acknowledged last */
     bool damaged;    /* why it could not start: its store opens, and makes no sense */
-    bool distrusted; /* the store may have lost what it acknowledged */
 };
 
 /* --- start ------------------------------------------------------------------------------------ */
@@ -251,6 +251,11 @@ static int open_replica(struct node *n, struct err *err)
     n->damaged = r == -EBADMSG && !n->opts.memory;
     if (r != 0)
         return r;
+    if (n->distrusted) {
+        r = store_rocksdb_trust(s->store); /* the replica has taken it to heart, durably */
+        if (r != 0)
+            return err_set(err, r, "%s: cannot be marked: %s", n->data, strerror(-r));
+    }
     r = watch_new(s->store, s->clock, on_store_damage, NULL, &s->watch);
     return r == 0 ? 0 : err_set(err, r, "cannot watch the store: %s", strerror(-r));
 }
@@ -376,6 +381,8 @@ static void node_stop(struct node *n)
  */
 static int start_anew(struct node *n, char **argv, const char *why)
 {
+    struct clock *clock = n->service.clock;
+    char reloading[80];
     struct err err;
     int r = store_rocksdb_condemn(n->data, why, &err);
 
@@ -389,7 +396,9 @@ static int start_anew(struct node *n, char **argv, const char *why)
     }
     log_event(LOG_LEVEL_ERROR, "store-damaged", "error=%s effect=\"starts anew without it\"",
               log_quote(why, strlen(why)));
-    notify_manager("RELOADING=1");
+    (void)snprintf(reloading, sizeof(reloading), "RELOADING=1\nMONOTONIC_USEC=%llu",
+                   (unsigned long long)clock->mono_us(clock));
+    notify_manager(reloading);
     node_stop(n);
     (void)execv("/proc/self/exe", argv);
     fprintf(stderr, "kvnode: cannot start anew: %s\n", strerror(errno));

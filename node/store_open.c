@@ -187,6 +187,18 @@ static void close_parts(struct disk *s)
     s->values = NULL;
 }
 
+/* What a person can do about it. */
+static int explain(int ret, struct err *err)
+{
+    const char *how = ret == -EIO ? "where the disk is dying, replace it, and start on an empty "
+                                    "directory"
+                      : ret == -ENOSPC ? "opening needs some room"
+                                       : NULL;
+    struct err what = *err;
+
+    return how == NULL ? ret : err_set(err, ret, "%s (nothing was changed; %s)", what.msg, how);
+}
+
 /* What is damaged is set aside, and a new one opened in its place: once. */
 static int open_or_set_aside(struct disk *s, bool forgive, bool *fresh, struct err *err)
 {
@@ -195,7 +207,7 @@ static int open_or_set_aside(struct disk *s, bool forgive, bool *fresh, struct e
     if (ret == 0)
         ret = open_parts(s, forgive, fresh, err);
     if (ret != -EBADMSG)
-        return ret;
+        return explain(ret, err);
     close_parts(s);
     ret = store_rocksdb_condemn(s->dir, err->msg, err);
     if (ret == 0)

@@ -652,6 +652,19 @@ static void distrust_stays_until_it_was_taken_to_heart(void **state)
     assert_int_equal(one_life(f, STORE_FSYNC_ALWAYS, true, KILLED), 0);
 }
 
+#define SPOIL "--spoil"
+
+/* For scripts: a value of the node that makes no sense, in a store that is otherwise well. */
+static int spoil(struct fixture *f)
+{
+    struct err err;
+
+    if (try_open(f, &err) < 0 || f->s->ops->state_put(f->s, "floor", span_str("x")) < 0)
+        return 1;
+    close_store(f);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
 #define CLAIM(claim) cmocka_unit_test_setup_teardown(claim, setup, teardown)
@@ -676,6 +689,8 @@ int main(int argc, char **argv)
         snprintf(f.dir, sizeof(f.dir), "%s", argv[3]);
         if (strcmp(argv[1], FLIPPED) == 0)
             return use_flipped(&f);
+        if (strcmp(argv[1], SPOIL) == 0)
+            return spoil(&f);
         return live(&f, (unsigned)strtoul(argv[4], NULL, 10));
     }
     return cmocka_run_group_tests_name("damage", tests, NULL, NULL);
