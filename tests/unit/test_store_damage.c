@@ -434,6 +434,64 @@ static void a_directory_that_does_not_tell_whose_it_is_is_refused(void **state)
     assert_int_equal(names(f, "damaged", NULL, 0), 0);
 }
 
+/* --- a torn log ------------------------------------------------------------------------ */
+
+/* Empties the sector that is so far from the log's end. */
+static void empty_sector(const char *path, void *arg)
+{
+    static const uint8_t zeros[512];
+    const off_t *from_end = arg;
+    struct stat st;
+    int fd;
+
+    assert_int_equal(stat(path, &st), 0);
+    if (!ends_in(path, ".log") || st.st_size < *from_end)
+        return;
+    fd = open(path, O_WRONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, zeros, sizeof(zeros), (st.st_size - *from_end) / 512 * 512), 512);
+    close(fd);
+}
+
+/* Three values of 3,500 bytes in the log, and a hole in it. */
+static void make_hole(struct fixture *f, off_t from_end)
+{
+    char db[100];
+
+    open_store(f);
+    for (unsigned i = 5; i < 20; i += 7) /* 5, 12 and 19: the last is 3,500 bytes, too */
+        assert_int_equal(put(f->s, i == 19 ? 26 : i), 0);
+    close_store(f);
+    snprintf(db, sizeof(db), "%s/db", f->dir);
+    assert_int_equal(each_file(db, empty_sector, &from_end) > 0, 1);
+    open_store(f);
+}
+
+static void a_log_torn_in_its_last_record_loses_that_alone(void **state)
+{
+    struct fixture *f = *state;
+
+    make_hole(f, 1800);
+    assert_false(f->fresh);
+    assert_false(f->distrusted);
+    assert_int_equal(look(f->s, 5), 1);
+    assert_int_equal(look(f->s, 12), 1);
+    assert_int_equal(look(f->s, 26), 0); /* never acknowledged: it would have been synced */
+    assert_int_equal(put(f->s, 26), 0);
+    close_store(f);
+    open_store(f);
+    assert_int_equal(look(f->s, 26), 1);
+}
+
+static void a_hole_before_the_last_record_is_damage(void **state)
+{
+    struct fixture *f = *state;
+
+    make_hole(f, 5500);
+    assert_true(f->fresh);
+    assert_int_equal(names(f, "damaged-", NULL, 0), 1);
+}
+
 /* --- flipped bytes --------------------------------------------------------------------- */
 
 struct pick {
@@ -676,6 +734,8 @@ int main(int argc, char **argv)
         CLAIM(three_damaged_stores_in_one_place_are_enough),
         CLAIM(books_that_are_gone_are_damage_and_not_a_new_store),
         CLAIM(a_directory_that_does_not_tell_whose_it_is_is_refused),
+        CLAIM(a_log_torn_in_its_last_record_loses_that_alone),
+        CLAIM(a_hole_before_the_last_record_is_damage),
         CLAIM(no_flipped_byte_shows_other_bytes_or_ends_the_process),
         CLAIM(only_a_power_loss_in_a_mode_that_does_not_sync_is_distrusted),
         CLAIM(the_mode_that_counts_is_the_one_before_the_loss),
