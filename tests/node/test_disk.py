@@ -159,7 +159,7 @@ def damage_under_a_running_node(t):
 def senseless_store(t):
     with Cluster(n=1, rf=1, base_port=20290) as c, t.claim("a store whose own values make no sense is set aside at start"):
         c.stop(1)
-        subprocess.run([BUILD / "tests/test_damage", "--spoil", c.dir, c.data_dir(1), "0"], check=True)
+        subprocess.run([BUILD / "tests/test_store_damage", "--spoil", c.dir, c.data_dir(1), "0"], check=True)
         c.start(1)
         assert "starts anew without it" in c.log(1)
         (aside,) = c.data_dir(1).glob("damaged-*")

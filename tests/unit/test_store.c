@@ -896,7 +896,7 @@ static void a_log_damaged_before_its_end_is_not_read_on(void **state)
     close_store(f);
     assert_true(each_file(f, "db", ".log", flip_middle) > 0);
     open_store(f);
-    assert_true(f->fresh); /* and the damaged one is set aside: test_damage.c */
+    assert_true(f->fresh); /* and the damaged one is set aside: test_store_damage.c */
     assert_absent(f->s, "a");
     assert_absent(f->s, "c");
     span_free(value);
@@ -909,12 +909,13 @@ static void a_record_of_no_bytes_is_damage_and_not_absence(void **state)
     struct rocks_batch *batch;
     struct rocks *rocks;
     char path[PATH_MAX];
+    atomic_bool broken = false;
     struct err err;
 
     put_text(f->s, "k", "r", "v");
     close_store(f);
     snprintf(path, sizeof(path), "%s/db", f->dir);
-    assert_int_equal(rocks_open(path, &rocks, &err), 0);
+    assert_int_equal(rocks_open(path, false, &broken, &rocks, &err), 0);
     batch = rocks_batch_new(rocks);
     rocks_batch_put(batch, ROCKS_META, span_str("k"), span_of("", 1), (struct span){0});
     assert_int_equal(rocks_write(batch, true), 0);

@@ -1,5 +1,5 @@
 /*
- * test_damage.c - a store whose files are damaged, or whose machine lost its power: what opening it
+ * test_store_damage.c - a store whose files are damaged, or whose machine lost its power: what opening it
  * does, and that whatever is flipped, no other bytes than those that were put ever come out.
  *
  * DAMAGE_FLIPS=1000 flips more.
@@ -537,7 +537,7 @@ static int run_self(const char *what, const char *top, const char *dir, unsigned
     pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
-        (void)execl("/proc/self/exe", "test_damage", what, top, dir, text, (char *)NULL);
+        (void)execl("/proc/self/exe", "test_store_damage", what, top, dir, text, (char *)NULL);
         _exit(127);
     }
     assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -753,5 +753,5 @@ int main(int argc, char **argv)
             return spoil(&f);
         return live(&f, (unsigned)strtoul(argv[4], NULL, 10));
     }
-    return cmocka_run_group_tests_name("damage", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("store damage", tests, NULL, NULL);
 }
