@@ -1,6 +1,7 @@
 /*
- * test_store_damage.c - a store whose files are damaged, or whose machine lost its power: what opening it
- * does, and that whatever is flipped, no other bytes than those that were put ever come out.
+ * test_store_damage.c - a store whose files are damaged, or whose machine lost its power: what
+ * opening it does, and that whatever is flipped, no other bytes than those that were put ever come
+ * out.
  *
  * DAMAGE_FLIPS=1000 flips more.
  */
