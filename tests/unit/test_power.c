@@ -392,7 +392,7 @@ static void with_always_nothing_acknowledged_is_lost(void **state)
 
     f->mode = STORE_FSYNC_ALWAYS;
     record_work(f, 60);
-    (void)cut_often(f, 80);
+    (void)cut_often(f, 60);
 }
 
 static void with_everysec_about_a_second_is_lost_and_nothing_is_damaged(void **state)
@@ -402,7 +402,7 @@ static void with_everysec_about_a_second_is_lost_and_nothing_is_damaged(void **s
 
     f->mode = STORE_FSYNC_EVERYSEC;
     record_work(f, 0);
-    after = cut_often(f, 60);
+    after = cut_often(f, 40);
     assert_true(after.n_lost > 0); /* or the test loses nothing, and proves nothing */
     assert_true(after.oldest_us < EVERYSEC_MAX_US);
     assert_int_equal(after.n_damaged, 0);
@@ -415,7 +415,7 @@ static void with_never_old_values_may_return_but_no_others_come(void **state)
 
     f->mode = STORE_FSYNC_NEVER;
     record_work(f, 60);
-    (void)cut_often(f, 40);
+    (void)cut_often(f, 24);
 }
 
 #define CUT "--cut"

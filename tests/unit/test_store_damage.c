@@ -47,9 +47,10 @@ struct fixture {
 static int setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
+    const char *in = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp"; /* quicker by far */
 
     assert_non_null(f);
-    snprintf(f->top, sizeof(f->top), "/tmp/test-damage-XXXXXX");
+    snprintf(f->top, sizeof(f->top), "%s/test-damage-XXXXXX", in);
     assert_non_null(mkdtemp(f->top));
     snprintf(f->dir, sizeof(f->dir), "%s/data", f->top);
     *state = f;
@@ -594,7 +595,7 @@ static void no_flipped_byte_shows_other_bytes_or_ends_the_process(void **state)
 {
     struct fixture *f = *state;
     const char *more = getenv("DAMAGE_FLIPS");
-    unsigned n = more != NULL ? (unsigned)strtoul(more, NULL, 10) : 16;
+    unsigned n = more != NULL ? (unsigned)strtoul(more, NULL, 10) : 12;
     uint64_t seed = (uint64_t)time(NULL);
     struct rng rng = {seed};
 
