@@ -181,11 +181,14 @@ def read_all(s):
 class Cluster:
     """n nodes on base_port+1 .. base_port+n with data in a temporary folder. Nodes are numbered from 1."""
 
-    def __init__(self, n=3, base_port=18200, rf=3, store="rocksdb", fsync="always", config=None, args=(), start=True):
+    def __init__(self, n=3, base_port=18200, rf=3, store="rocksdb", fsync="always", config=None, args=(), start=True,
+                 hosts=None):
         self.n, self.base_port, self.store, self.fsync, self.args = n, base_port, store, fsync, list(args)
+        self.hosts = hosts or {}
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="kvtest-"))
         self.config = {
-            "nodes": [{"id": f"node-{i}", "addr": f"localhost:{base_port + i}"} for i in range(1, n + 1)],
+            "nodes": [{"id": f"node-{i}", "addr": f"{self.hosts.get(i, 'localhost')}:{base_port + i}"}
+                      for i in range(1, n + 1)],
             "replication_factor": rf,
             **(config or {}),
         }
@@ -213,6 +216,9 @@ class Cluster:
 
     def port(self, i):
         return self.base_port + i
+
+    def host(self, i):
+        return self.hosts.get(i, "127.0.0.1")
 
     def url(self, i, path=""):
         return f"http://localhost:{self.port(i)}{path}"
@@ -253,7 +259,8 @@ class Cluster:
         awake = set(self.procs) - self.frozen
 
         def alive(i):
-            seen = {n["id"] for n in request(self.port(i), "GET", "/status", timeout=5).json()["nodes"] if n["alive"]}
+            status = request(self.port(i), "GET", "/status", timeout=5, host=self.host(i)).json()
+            seen = {n["id"] for n in status["nodes"] if n["alive"]}
             return {f"node-{k}" for k in awake} <= seen
 
         for i in awake:
@@ -266,7 +273,7 @@ class Cluster:
                 tail = self.log(i).rsplit("--- start\n", 1)[-1][-600:]
                 raise AssertionError(f"node-{i} ended with {code}: {tail}")
             with contextlib.suppress(OSError, http.client.HTTPException):
-                return request(self.port(i), "GET", "/health", timeout=2).status == 200
+                return request(self.port(i), "GET", "/health", timeout=2, host=self.host(i)).status == 200
             return False
 
         wait_until(ready, START_LIMIT_S, f"node-{i} answers /health")
@@ -307,7 +314,7 @@ class Cluster:
         self.frozen.discard(i)
 
     def http(self, method, path, body=None, headers=None, node=1, timeout=15, conn=None):
-        return request(self.port(node), method, path, body, headers, timeout, conn=conn)
+        return request(self.port(node), method, path, body, headers, timeout, self.host(node), conn)
 
     def repair(self, i):
         """What the node tells of its own repair."""
@@ -369,8 +376,9 @@ class Cluster:
 class Mount:
     """kvfs in the foreground, so that its process is ours to stop, freeze and kill."""
 
-    def __init__(self, config_path, path, options=(), start=True):
+    def __init__(self, config_path, path, options=(), start=True, prefix=()):
         self.config_path, self.path, self.options = config_path, pathlib.Path(path), list(options)
+        self.prefix = list(prefix)  # before the command
         self.log_path = pathlib.Path(f"{path}.log")
         self.proc = None
         self.path.mkdir(exist_ok=True)
@@ -388,7 +396,7 @@ class Mount:
         self.close()
 
     def start(self):
-        args = [KVFS, str(self.config_path), str(self.path), "-f"]
+        args = [*self.prefix, KVFS, str(self.config_path), str(self.path), "-f"]
         if self.options:
             args += ["-o", ",".join(self.options)]
         with open(self.log_path, "ab") as log:

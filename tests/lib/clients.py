@@ -1,0 +1,354 @@
+"""clients.py - clients of a fault run: they work on keys over HTTP and through mounts, and write down what they saw.
+
+Keys last for one round of a few seconds, so that each history stays short; the next round has fresh ones. Of earlier
+rounds keys are only read.
+"""
+import collections
+import contextlib
+import errno
+import http.client
+import os
+import pickle
+import random
+import threading
+import time
+
+from kvtest import connect, request
+from linear import Op
+from world import GATE
+
+KEYS_PER_ROUND = 6
+OPS_PER_ROUND = 1200
+ROUND_LIMIT_S = 5
+CALL_LIMIT_S = 7  # a bit more than the product's own
+LARGE = (100_000, 100_000, 3 << 20)  # sizes of values that are files of their own at the replicas
+P_LARGE = 0.02
+P_OLD = 0.04  # how many operations read a key of an earlier round
+
+KINDS = {"get": 38, "put": 12, "append": 22, "create": 8, "match": 12, "delete": 8}
+FILE_KINDS = {"get": 38, "put": 14, "append": 22, "create": 8, "replace": 8, "delete": 8}
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def token_bytes(token, size):
+    """What a token is written as. All of it can be told from its beginning."""
+    filler = (token.encode() + b".") * (size // (len(token) + 1) + 1)
+    return b"%s:%d:%s;" % (token.encode(), size, filler[:size])
+
+
+def tokens_of(data):
+    """A value as its tokens; bytes that nobody can have written raise ValueError."""
+    tokens, at = [], 0
+    while at < len(data):
+        colon = data.index(b":", at)
+        second = data.index(b":", colon + 1)
+        token, size = data[at:colon].decode(), int(data[colon + 1:second])
+        want = token_bytes(token, size)
+        if data[at:at + len(want)] != want:
+            raise ValueError(f"torn or mixed bytes at {at}, in {token} of {size} bytes")
+        tokens.append(token)
+        at += len(want)
+    return tuple(tokens)
+
+
+# --- rounds ---------------------------------------------------------------------------------------
+
+
+class Round:
+    def __init__(self, number):
+        self.number, self.began = number, time.monotonic()
+        self.ops = {f"r{number}-{k}": [] for k in range(KEYS_PER_ROUND)}
+        self.users, self.n_ops, self.over = 0, 0, False
+
+
+class Book:
+    """The rounds: the present one, and those that are over, on disk. on_closed(path): one was written there."""
+
+    def __init__(self, folder, on_closed):
+        self.folder, self.on_closed = folder, on_closed
+        self.lock = threading.Lock()
+        self.now = Round(0)
+        self.waiting = []  # over, but not all of their operations are
+        self.closed = []  # (path, keys)
+        self.later = collections.defaultdict(list)  # key: reads after its round was closed
+        self.counts = collections.Counter()  # (who, kind, out)
+        self.successes = []  # when each operation that had an answer ended
+
+    def begin(self):
+        """The round to work in, until end()."""
+        with self.lock:
+            r = self.now
+            if r.n_ops >= OPS_PER_ROUND or time.monotonic() - r.began > ROUND_LIMIT_S:
+                r.over = True
+                self.waiting.append(r)
+                self.now = r = Round(r.number + 1)
+            r.users += 1
+            r.n_ops += 1
+            return r
+
+    def end(self, r):
+        with self.lock:
+            r.users -= 1
+            done = [w for w in self.waiting if w.users == 0]
+            self.waiting = [w for w in self.waiting if w.users > 0]
+        for w in done:
+            self.close_round(w)
+
+    def close_round(self, r):
+        path = self.folder / f"round-{r.number:05}"
+        with open(path, "wb") as f:
+            pickle.dump(r.ops, f)
+        with self.lock:
+            self.closed.append((path, list(r.ops)))
+        self.on_closed(path)
+
+    def finish(self):
+        """Nobody works any more."""
+        for r in [*self.waiting, self.now]:
+            self.close_round(r)
+        self.waiting = []
+
+    def old_key(self, rng):
+        with self.lock:
+            return rng.choice(rng.choice(self.closed)[1]) if self.closed else None
+
+    def count(self, who, op):
+        now = time.monotonic()
+        with self.lock:
+            self.counts[who, op.kind, op.out] += 1
+            if op.out in ("ok", "failed"):
+                self.successes.append(now)
+
+
+# --- clients --------------------------------------------------------------------------------------
+
+
+class Client(threading.Thread):
+    """Works until told to stop; an answer that cannot be ends it with an error."""
+
+    kinds = KINDS
+
+    def __init__(self, world, book, name, machine, seed, stop):
+        super().__init__(name=name)
+        self.world, self.book, self.machine, self.stopped = world, book, machine, stop
+        self.rng = random.Random(f"{seed} {name}")
+        self.serial, self.error = 0, None
+
+    def run(self):
+        try:
+            self.world.machines[self.machine].enter()
+            while not self.stopped.is_set():
+                if self.rng.random() < P_OLD:
+                    self.read_old()
+                else:
+                    self.work()
+        except BaseException as e:
+            self.error = e
+        finally:
+            self.tidy_up()
+
+    def tidy_up(self):
+        pass
+
+    def op(self, kind, token=None, old=None):
+        return Op(kind, token, old, time.monotonic(), self.name)
+
+    def ended(self, op, out, value=None):
+        """It has an answer."""
+        op.value, op.out, op.end = value, out, time.monotonic()
+
+    def new_token(self, kind):
+        self.serial += 1
+        return f"{kind[0]}{self.name}.{self.serial}"
+
+    def new_value(self, token):
+        rng = self.rng
+        return token_bytes(token, rng.choice(LARGE) if rng.random() < P_LARGE else rng.choice((0, 0, 0, 5, 300)))
+
+    def work(self):
+        r = self.book.begin()
+        try:
+            key = self.rng.choice(list(r.ops))
+            kind = self.rng.choices(list(self.kinds), self.kinds.values())[0]
+            self.once(r.ops[key], key, kind)
+        finally:
+            self.book.end(r)
+
+    def read_old(self):
+        key = self.book.old_key(self.rng)
+        if key is not None:
+            self.once(self.book.later[key], key, "get")
+
+
+class HttpClient(Client):
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.conns, self.tags = {}, {}
+
+    def tidy_up(self):
+        for conn in self.conns.values():
+            conn.close()
+
+    def call(self, op, node, method, path, body=None, headers=None):
+        """An answer, or None where none came: the outcome of a write is unknown then."""
+        try:
+            conn = self.conns.pop(node, None)
+            if conn is None:
+                op.out = "none"  # until something can have been sent
+                conn = connect(self.world.port(node), CALL_LIMIT_S, self.world.host(node))
+                op.out = "unknown"
+            a = request(0, method, path, body, headers, conn=conn)
+            self.conns[node] = conn
+            return a
+        except (OSError, http.client.HTTPException):
+            return None
+
+    def once(self, history, key, kind):
+        node = self.rng.choice([GATE, *self.world.nodes()])
+        tag, old = self.tags.get(key, (None, None))
+        if kind == "match" and tag is None:
+            kind = "get"
+        op = self.op(kind, None if kind in ("get", "delete") else self.new_token(kind), old if kind == "match" else None)
+        history.append(op)
+        body = None if op.token is None else self.new_value(op.token)
+        method, query, headers = {
+            "get": ("GET", "", None),
+            "put": ("PUT", "", None),
+            "append": ("POST", "?append", None),
+            "create": ("PUT", "", {"If-None-Match": "*"}),
+            "match": ("PUT", "", {"If-Match": tag}),
+            "delete": ("DELETE", "", None),
+        }[kind]
+        a = self.call(op, node, method, f"/kv/{key}{query}", body, headers)
+        if a is not None:
+            self.note(op, key, a)
+        self.book.count("http", op)
+        if a is None:
+            self.stopped.wait(0.05)
+
+    def note(self, op, key, a):
+        if a.status == 503:
+            op.out = "none" if a.json()["detail"].startswith("nothing was stored") else "unknown"
+        elif op.kind == "get":
+            if a.status not in (200, 404):
+                raise AssertionError(f"{op}: {a}")
+            self.ended(op, "ok", tokens_of(a.body) if a.status == 200 else None)
+            if a.status == 200:
+                self.tags = dict(list(self.tags.items())[-KEYS_PER_ROUND:])
+                self.tags[key] = (a.headers["ETag"], op.value)
+        elif a.status == 412 or (op.kind == "delete" and a.status == 404):
+            if op.kind not in ("create", "match", "delete"):
+                raise AssertionError(f"{op}: {a}")
+            self.ended(op, "failed")
+        elif a.status in (200, 201, 204):
+            self.ended(op, "ok")
+        else:
+            raise AssertionError(f"{op}: {a}")
+
+
+# What a mount may answer when there is trouble: it tells nothing of the key.
+TROUBLE = (errno.EHOSTDOWN, errno.ENOTCONN, errno.ECONNABORTED, errno.ESTALE, errno.EINTR)
+
+
+class FileClient(Client):
+    """Reads and writes whole files. Each operation is one in the cluster, made when the file is closed; but creating
+    (O_EXCL) is done by open, and leaves an empty file to be overwritten."""
+
+    kinds = FILE_KINDS
+
+    def __init__(self, world, book, name, machine, seed, stop, mount):
+        super().__init__(world, book, name, machine, seed, stop)
+        self.mount = mount
+
+    def once(self, history, key, kind):
+        if not self.mount.enter(key):
+            self.stopped.wait(0.002)
+            return
+        try:
+            getattr(self, kind)(history, self.mount.path / key)
+        finally:
+            self.mount.leave(key)
+
+    def begin(self, history, kind, out, token=None):
+        """out: what an error tells of the operation, until that is changed."""
+        op = self.op(kind, token)
+        op.out = out
+        history.append(op)
+        return op
+
+    @contextlib.contextmanager
+    def doing(self, op, **answers):
+        """The block is the operation; answers: what errors say of the key."""
+        n_kills = self.mount.n_kills
+        try:
+            yield
+        except OSError as e:
+            if (answer := answers.get(errno.errorcode[e.errno])) is not None:
+                self.ended(op, answer)
+            elif e.errno in TROUBLE or (e.errno == errno.EIO and self.mount.lost_process(n_kills)):
+                self.stopped.wait(0.05 if e.errno == errno.ENOTCONN else 0)
+            else:
+                raise AssertionError(f"{op}: {e}") from e
+        self.book.count("file", op)
+
+    def get(self, history, path):
+        op = self.begin(history, "get", "none")
+        with self.doing(op, ENOENT="ok"):
+            with open(path, "rb", buffering=0) as f:
+                data = f.readall()
+            self.ended(op, "ok", tokens_of(data))
+
+    def write(self, op, fd):
+        """What is written is stored when it is closed."""
+        data = memoryview(self.new_value(op.token))
+        try:
+            while data:
+                data = data[os.write(fd, data):]
+        finally:
+            op.out = "unknown"
+            os.close(fd)
+
+    def put(self, history, path, flags=os.O_TRUNC, kind="put"):
+        op = self.begin(history, kind, "none", self.new_token(kind))
+        with self.doing(op):
+            self.write(op, os.open(path, os.O_CREAT | os.O_WRONLY | flags, 0o644))
+            self.ended(op, "ok")
+
+    def append(self, history, path):
+        self.put(history, path, os.O_APPEND, "append")
+
+    def create(self, history, path):
+        op = self.begin(history, "create", "unknown")
+        with self.doing(op, EEXIST="failed"):
+            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+            self.ended(op, "ok")
+        if op.out != "ok":
+            return
+        op = self.begin(history, "put", "none", self.new_token("put"))
+        with self.doing(op):
+            if self.rng.random() < 0.3:
+                os.close(fd)  # nothing was written, so nothing is stored
+            else:
+                self.write(op, fd)
+                self.ended(op, "ok")
+
+    def replace(self, history, path):
+        """As programs save: to a file beside it, which is renamed over it."""
+        op = self.begin(history, "put", "none", self.new_token("replace"))
+        beside = path.with_name(f"beside-{op.token}")
+        with self.doing(op):
+            self.write(op, os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+            op.out = "unknown"
+            os.rename(beside, path)
+            self.ended(op, "ok")
+        if op.out != "ok":
+            with contextlib.suppress(OSError):
+                os.unlink(beside)
+
+    def delete(self, history, path):
+        op = self.begin(history, "delete", "unknown")
+        with self.doing(op, ENOENT="failed"):
+            os.unlink(path)
+            self.ended(op, "ok")

@@ -1,0 +1,130 @@
+"""world.py - a cluster on machines of its own: nodes, a gateway, mounts; their networks, wall clocks and processes are
+the nemesis's to disturb."""
+import os
+import pathlib
+import struct
+import threading
+
+from kvtest import KVNODE, START_LIMIT_S, Cluster, Mount, request, wait_until
+
+GATE = 0  # the gateway's number among the processes of the cluster
+WALL_CLOCK = pathlib.Path(KVNODE).resolve().parents[1] / "tests/libwall_clock.so"
+DRAIN_LIMIT_S = 60
+
+
+class WallClocks:
+    """Of each process that was asked for, a file that says how far its wall clock is off."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.off = {}  # name: seconds
+
+    def prefix(self, name):
+        """What to put before a command so that it has this clock."""
+        if name not in self.off:
+            self.set(name, 0)
+        return ["env", f"LD_PRELOAD={WALL_CLOCK}", f"KVTEST_WALL_CLOCK={self.folder / name}.clock"]
+
+    def set(self, name, seconds):
+        """At once, also for the running process."""
+        fd = os.open(f"{self.folder / name}.clock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.pwrite(fd, struct.pack("<q", int(seconds * 1e9)), 0)
+        finally:
+            os.close(fd)
+        self.off[name] = seconds
+
+
+class Gated(Mount):
+    """A mount whose process may be killed while it is used: users enter and leave; nobody is in while there is none."""
+
+    def __init__(self, *args, **kwargs):
+        self.lock = threading.Condition()
+        self.inside, self.open = 0, True
+        self.busy = set()  # keys in use: programs on one machine would see each other's unclosed files
+        self.n_kills = 0
+        super().__init__(*args, **kwargs)
+
+    def enter(self, key):
+        """False: not now."""
+        with self.lock:
+            if not self.open or key in self.busy:
+                return False
+            self.busy.add(key)
+            self.inside += 1
+            return True
+
+    def leave(self, key):
+        with self.lock:
+            self.busy.discard(key)
+            self.inside -= 1
+            self.lock.notify_all()
+
+    def die(self):
+        """kill -9 under its users, who are turned away until revive()."""
+        with self.lock:
+            self.open = False
+        self.proc.kill()
+        self.proc.wait()
+        self.proc = None
+        self.n_kills += 1
+        with self.lock:
+            if not self.lock.wait_for(lambda: self.inside == 0, DRAIN_LIMIT_S):
+                raise AssertionError(f"calls into {self.path} did not end after its process was killed")
+        self._unmount()
+
+    def lost_process(self, n_kills):
+        """Since n_kills was what it is told here, or just now?"""
+        return self.n_kills != n_kills or not self.open
+
+    def revive(self):
+        self.start()
+        with self.lock:
+            self.open = True
+
+
+class World(Cluster):
+    """Nodes 1..n, the gateway GATE, and mounts, each on a machine of its own or of a client."""
+
+    def __init__(self, machines, n, n_clients, base_port, keep=False):
+        self.machines, self.clocks = machines, None
+        hosts = {i: machines[self.machine_of(i)].address for i in [GATE, *range(1, n + 1)]}
+        super().__init__(n=n, base_port=base_port, start=False, hosts=hosts)
+        self.keep = self.keep or keep
+        self.clocks = WallClocks(self.dir)
+        try:
+            self.start(*self.nodes())
+            self.start(GATE)
+            for k in range(1, n_clients + 1):
+                self.mounts.append(Gated(self.config_path, self.dir / f"mnt-{k}",
+                                         prefix=machines[f"client-{k}"].prefix() + self.clocks.prefix(f"mnt-{k}")))
+        except BaseException:
+            self.close()
+            raise
+
+    @staticmethod
+    def machine_of(i):
+        return "client-1" if i == GATE else f"node-{i}"
+
+    @staticmethod
+    def machine_names(n, n_clients):
+        return [f"node-{i}" for i in range(1, n + 1)] + [f"client-{k}" for k in range(1, n_clients + 1)]
+
+    def name(self, i):
+        return "gate" if i == GATE else f"node-{i}"
+
+    def command(self, i, extra=()):
+        prefix = self.machines[self.machine_of(i)].prefix() + self.clocks.prefix(self.name(i))
+        if i != GATE:
+            return prefix + super().command(i, extra)
+        return [*prefix, KVNODE, "--config", str(self.config_path), "--gateway", f"{self.host(GATE)}:{self.port(GATE)}"]
+
+    def wait_alive(self):
+        nodes = {f"node-{k}" for k in self.procs if k != GATE and k not in self.frozen}
+
+        def alive(i):
+            status = request(self.port(i), "GET", "/status", timeout=5, host=self.host(i)).json()
+            return nodes <= {n["id"] for n in status["nodes"] if n["alive"]}
+
+        for i in set(self.procs) - self.frozen:
+            wait_until(lambda i=i: alive(i), START_LIMIT_S, f"{self.name(i)} sees the others")
