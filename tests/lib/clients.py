@@ -22,7 +22,7 @@ OPS_PER_ROUND = 1200
 ROUND_LIMIT_S = 5
 CALL_LIMIT_S = 7  # a bit more than the product's own
 LARGE = (100_000, 100_000, 3 << 20)  # sizes of values that are files of their own at the replicas
-P_LARGE = 0.02
+P_LARGE = float(os.environ.get("NEMESIS_LARGE", "0.02"))  # how many values are
 P_OLD = 0.04  # how many operations read a key of an earlier round
 
 KINDS = {"get": 38, "put": 12, "append": 22, "create": 8, "match": 12, "delete": 8}
@@ -47,7 +47,9 @@ def tokens_of(data):
         token, size = data[at:colon].decode(), int(data[colon + 1:second])
         want = token_bytes(token, size)
         if data[at:at + len(want)] != want:
-            raise ValueError(f"torn or mixed bytes at {at}, in {token} of {size} bytes")
+            wrong = next((i for i, (a, b) in enumerate(zip(data[at:], want)) if a != b), len(data) - at)
+            raise ValueError(f"of {token}, at {at} of {len(data)} bytes, byte {wrong} of {len(want)} is wrong or missing: "
+                             f"{bytes(data[at + wrong:at + wrong + 20])}")
         tokens.append(token)
         at += len(want)
     return tuple(tokens)
@@ -145,7 +147,8 @@ class Client(threading.Thread):
                 else:
                     self.work()
         except BaseException as e:
-            self.error = e
+            self.error = AssertionError(f"{self.name} at {time.monotonic():.6f}: {e!r}")
+            self.error.__cause__ = e
         finally:
             self.tidy_up()
 

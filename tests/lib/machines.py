@@ -1,7 +1,8 @@
 """machines.py - machines of a test: each a network namespace of its own, joined by veth pairs to a bridge in one more.
 
 The namespaces have no names: they live as long as this process holds their descriptors or one of its children runs in
-them, so nothing is ever left of them, however the test ends. Without root or ip(8) there are none: Machines() raises
+them. What is mounted is seen by this process and its children alone, too. So nothing is left of all that, however the
+test ends. Without root or ip(8) there are none: Machines() raises
 NoMachines, and Loopback() stands for machines that share everything and cannot be cut off.
 """
 import ctypes
@@ -10,7 +11,8 @@ import shutil
 import subprocess
 import threading
 
-CLONE_NEWNET = 0x40000000
+CLONE_NEWNS, CLONE_NEWNET = 0x00020000, 0x40000000
+MS_REC, MS_PRIVATE = 0x4000, 1 << 18
 NET = "10.77.0."
 HUB_ADDRESS = NET + "1"
 NOBODY = "02:00:00:00:00:01"  # a hardware address that no machine has
@@ -47,6 +49,15 @@ def _new_namespace():
     return made[0]
 
 
+def _own_mounts():
+    """What is mounted from now on goes with this process. While there is only one thread."""
+    try:
+        _check(_libc.unshare(CLONE_NEWNS), "unshare")
+        _check(_libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None), "mount --make-rprivate /")
+    except OSError as e:
+        raise NoMachines(f"no mount namespace: {e}") from e
+
+
 class Machine:
     def __init__(self, name, address, fd):
         self.name, self.address, self.fd = name, address, fd
@@ -77,6 +88,7 @@ class Machines:
         missing = [tool for tool in ("ip", "nsenter", "setpriv") if shutil.which(tool) is None]
         if missing:
             raise NoMachines(f"not installed: {', '.join(missing)}")
+        _own_mounts()
         self.hub = Machine("hub", HUB_ADDRESS, _new_namespace())
         self.all = {name: Machine(name, f"{NET}{10 + i}", _new_namespace()) for i, name in enumerate(names)}
         try:

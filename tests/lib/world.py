@@ -86,11 +86,11 @@ class Gated(Mount):
 class World(Cluster):
     """Nodes 1..n, the gateway GATE, and mounts, each on a machine of its own or of a client."""
 
-    def __init__(self, machines, n, n_clients, base_port, keep=False):
+    def __init__(self, machines, n, n_clients, base_port):
         self.machines, self.clocks = machines, None
         hosts = {i: machines[self.machine_of(i)].address for i in [GATE, *range(1, n + 1)]}
         super().__init__(n=n, base_port=base_port, start=False, hosts=hosts)
-        self.keep = self.keep or keep
+        self.keep_always, self.keep = self.keep, True  # until all went well
         self.clocks = WallClocks(self.dir)
         try:
             self.start(*self.nodes())
@@ -101,6 +101,11 @@ class World(Cluster):
         except BaseException:
             self.close()
             raise
+
+    def __exit__(self, kind, *_):
+        if kind is SystemExit:  # told to stop
+            self.keep = self.keep_always
+        self.close()
 
     @staticmethod
     def machine_of(i):
