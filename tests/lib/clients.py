@@ -2,20 +2,30 @@
 
 Keys last for one round of a few seconds, so that each history stays short; the next round has fresh ones. Of earlier
 rounds keys are only read.
+
+A program, for whoever has files of a mount open must not fork: what a child closes before it becomes another program is
+flushed, half written or not. Its first line on stdin says what to do, in JSON; then come commands:
+    shut NAME, drain NAME, open NAME    no operation begins through that mount; none is under way (answered); go on
+    stop                                all clients end
+It tells, a line of JSON each: {"round": path, "keys": [...]} where a round has ended, {"drained": name}, {"error": ...},
+and at the end {"summary": path}.
 """
 import collections
 import contextlib
 import errno
 import http.client
+import json
 import os
+import pathlib
 import pickle
 import random
+import sys
 import threading
 import time
 
 from kvtest import connect, request
 from linear import Op
-from world import GATE
+from machines import enter_net
 
 KEYS_PER_ROUND = 6
 OPS_PER_ROUND = 1200
@@ -66,10 +76,10 @@ class Round:
 
 
 class Book:
-    """The rounds: the present one, and those that are over, on disk. on_closed(path): one was written there."""
+    """The rounds: the present one, and those that are over, on disk. tell(what): to who started us."""
 
-    def __init__(self, folder, on_closed):
-        self.folder, self.on_closed = folder, on_closed
+    def __init__(self, folder, tell):
+        self.folder, self.tell = folder, tell
         self.lock = threading.Lock()
         self.now = Round(0)
         self.waiting = []  # over, but not all of their operations are
@@ -104,7 +114,7 @@ class Book:
             pickle.dump(r.ops, f)
         with self.lock:
             self.closed.append((path, list(r.ops)))
-        self.on_closed(path)
+        self.tell(round=str(path), keys=list(r.ops))
 
     def finish(self):
         """Nobody works any more."""
@@ -124,31 +134,69 @@ class Book:
                 self.successes.append(now)
 
 
+class Gate:
+    """Who works through a mount passes it: the mount may be killed, and there must be no mount only while nobody is in.
+
+    One at a time for each key: programs on one machine see each other's unclosed files.
+    """
+
+    def __init__(self, path):
+        self.path = path
+        self.lock = threading.Condition()
+        self.is_open, self.n_shut = True, 0
+        self.keys = set()
+
+    def enter(self, key):
+        """False: not now."""
+        with self.lock:
+            if not self.is_open or key in self.keys:
+                return False
+            self.keys.add(key)
+            return True
+
+    def leave(self, key):
+        with self.lock:
+            self.keys.discard(key)
+            self.lock.notify_all()
+
+    def shut(self):
+        with self.lock:
+            self.is_open = False
+            self.n_shut += 1
+
+    def drain(self):
+        with self.lock:
+            self.lock.wait_for(lambda: not self.keys)
+
+    def open(self):
+        with self.lock:
+            self.is_open = True
+
+
 # --- clients --------------------------------------------------------------------------------------
 
 
 class Client(threading.Thread):
-    """Works until told to stop; an answer that cannot be ends it with an error."""
+    """Works until told to stop; an answer that cannot be ends it with an error. net: of its machine, or None."""
 
     kinds = KINDS
 
-    def __init__(self, world, book, name, machine, seed, stop):
+    def __init__(self, book, name, net, seed, stop):
         super().__init__(name=name)
-        self.world, self.book, self.machine, self.stopped = world, book, machine, stop
+        self.book, self.net, self.stopped = book, net, stop
         self.rng = random.Random(f"{seed} {name}")
-        self.serial, self.error = 0, None
+        self.serial = 0
 
     def run(self):
         try:
-            self.world.machines[self.machine].enter()
+            enter_net(self.net)
             while not self.stopped.is_set():
                 if self.rng.random() < P_OLD:
                     self.read_old()
                 else:
                     self.work()
         except BaseException as e:
-            self.error = AssertionError(f"{self.name} at {time.monotonic():.6f}: {e!r}")
-            self.error.__cause__ = e
+            self.book.tell(error=f"{self.name} at {time.monotonic():.6f}: {e!r}")
         finally:
             self.tidy_up()
 
@@ -186,30 +234,31 @@ class Client(threading.Thread):
 
 
 class HttpClient(Client):
-    def __init__(self, *args):
+    def __init__(self, servers, *args):
         super().__init__(*args)
+        self.servers = servers  # (host, port) of each
         self.conns, self.tags = {}, {}
 
     def tidy_up(self):
         for conn in self.conns.values():
             conn.close()
 
-    def call(self, op, node, method, path, body=None, headers=None):
+    def call(self, op, server, method, path, body=None, headers=None):
         """An answer, or None where none came: the outcome of a write is unknown then."""
         try:
-            conn = self.conns.pop(node, None)
+            conn = self.conns.pop(server, None)
             if conn is None:
                 op.out = "none"  # until something can have been sent
-                conn = connect(self.world.port(node), CALL_LIMIT_S, self.world.host(node))
+                conn = connect(server[1], CALL_LIMIT_S, server[0])
                 op.out = "unknown"
             a = request(0, method, path, body, headers, conn=conn)
-            self.conns[node] = conn
+            self.conns[server] = conn
             return a
         except (OSError, http.client.HTTPException):
             return None
 
     def once(self, history, key, kind):
-        node = self.rng.choice([GATE, *self.world.nodes()])
+        server = self.rng.choice(self.servers)
         tag, old = self.tags.get(key, (None, None))
         if kind == "match" and tag is None:
             kind = "get"
@@ -224,7 +273,7 @@ class HttpClient(Client):
             "match": ("PUT", "", {"If-Match": tag}),
             "delete": ("DELETE", "", None),
         }[kind]
-        a = self.call(op, node, method, f"/kv/{key}{query}", body, headers)
+        a = self.call(op, server, method, f"/kv/{key}{query}", body, headers)
         if a is not None:
             self.note(op, key, a)
         self.book.count("http", op)
@@ -261,18 +310,18 @@ class FileClient(Client):
 
     kinds = FILE_KINDS
 
-    def __init__(self, world, book, name, machine, seed, stop, mount):
-        super().__init__(world, book, name, machine, seed, stop)
-        self.mount = mount
+    def __init__(self, gate, *args):
+        super().__init__(*args)
+        self.gate = gate
 
     def once(self, history, key, kind):
-        if not self.mount.enter(key):
+        if not self.gate.enter(key):
             self.stopped.wait(0.002)
             return
         try:
-            getattr(self, kind)(history, self.mount.path / key)
+            getattr(self, kind)(history, self.gate.path / key)
         finally:
-            self.mount.leave(key)
+            self.gate.leave(key)
 
     def begin(self, history, kind, out, token=None):
         """out: what an error tells of the operation, until that is changed."""
@@ -284,13 +333,13 @@ class FileClient(Client):
     @contextlib.contextmanager
     def doing(self, op, **answers):
         """The block is the operation; answers: what errors say of the key."""
-        n_kills = self.mount.n_kills
+        n_shut = self.gate.n_shut
         try:
             yield
         except OSError as e:
             if (answer := answers.get(errno.errorcode[e.errno])) is not None:
                 self.ended(op, answer)
-            elif e.errno in TROUBLE or (e.errno == errno.EIO and self.mount.lost_process(n_kills)):
+            elif e.errno in TROUBLE or (e.errno == errno.EIO and self.gate.n_shut != n_shut):
                 self.stopped.wait(0.05 if e.errno == errno.ENOTCONN else 0)
             else:
                 raise AssertionError(f"{op}: {e}") from e
@@ -355,3 +404,45 @@ class FileClient(Client):
         with self.doing(op, ENOENT="failed"):
             os.unlink(path)
             self.ended(op, "ok")
+
+
+# --- the program ----------------------------------------------------------------------------------
+
+
+def main():
+    told = json.loads(sys.stdin.readline())
+    lock, stop = threading.Lock(), threading.Event()
+
+    def tell(**what):
+        with lock:
+            print(json.dumps(what), flush=True)
+
+    folder = pathlib.Path(told["folder"])
+    book = Book(folder, tell)
+    servers = [tuple(s) for s in told["servers"]]
+    gates = {m["name"]: Gate(pathlib.Path(m["path"])) for m in told["mounts"]}
+    clients = []
+    for k, m in enumerate(told["mounts"], 1):
+        for j in "ab":
+            clients.append(HttpClient(servers, book, f"h{k}{j}", m["net"], told["seed"], stop))
+            clients.append(FileClient(gates[m["name"]], book, f"f{k}{j}", m["net"], told["seed"], stop))
+    for c in clients:
+        c.start()
+    for line in sys.stdin:
+        command, _, name = line.strip().partition(" ")
+        if command == "stop":
+            break
+        getattr(gates[name], command)()
+        if command == "drain":
+            tell(drained=name)
+    stop.set()
+    for c in clients:
+        c.join()
+    book.finish()
+    with open(folder / "summary", "wb") as f:
+        pickle.dump({"later": dict(book.later), "counts": book.counts, "successes": book.successes}, f)
+    tell(summary=str(folder / "summary"))
+
+
+if __name__ == "__main__":
+    main()

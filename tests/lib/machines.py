@@ -58,7 +58,20 @@ def _own_mounts():
         raise NoMachines(f"no mount namespace: {e}") from e
 
 
+def enter_net(path):
+    """Sockets that the calling thread makes from now on are of that machine; None: of this one."""
+    if path is None:
+        return
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check(_libc.setns(fd, CLONE_NEWNET), "setns")
+    finally:
+        os.close(fd)
+
+
 class Machine:
+    """net: a path that stands for its network."""
+
     def __init__(self, name, address, fd):
         self.name, self.address, self.fd = name, address, fd
         self.net = f"/proc/{os.getpid()}/fd/{fd}"
@@ -66,10 +79,6 @@ class Machine:
     def prefix(self):
         """What to put before a command that is to run here. It dies with this program."""
         return ["nsenter", f"--net={self.net}", "setpriv", "--pdeathsig", "KILL"]
-
-    def enter(self):
-        """Sockets that the calling thread makes from now on are of this machine."""
-        _check(_libc.setns(self.fd, CLONE_NEWNET), "setns")
 
     def ip(self, *lines):
         """Lines of ip(8), all at once."""
@@ -95,7 +104,7 @@ class Machines:
             self._join()
         except (OSError, subprocess.SubprocessError) as e:
             raise NoMachines(str(e)) from e
-        self.hub.enter()
+        enter_net(self.hub.net)
 
     def __getitem__(self, name):
         return self.all[name]
@@ -131,14 +140,11 @@ class Loopback:
     apart = False
 
     class Here:
-        address = "127.0.0.1"
+        address, net = "127.0.0.1", None
 
         @staticmethod
         def prefix():
             return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-
-        def enter(self):
-            pass
 
     def __getitem__(self, name):
         return self.Here()

@@ -1,5 +1,6 @@
 """nemesis.py - what happens to a world: each fault begins, lasts, and is healed; the seed decides which, whom, how long."""
 import collections
+import threading
 import time
 
 from kvtest import eq
@@ -7,12 +8,12 @@ from world import GATE
 
 
 class Fault:
-    """parts: what it touches; two at the same time have none in common."""
+    """parts: what it touches; two at the same time have none in common. clients: how to tell them of a mount's end."""
 
     parts = ()
 
-    def __init__(self, world, rng):
-        self.world, self.rng = world, rng
+    def __init__(self, world, clients, rng):
+        self.world, self.clients, self.rng = world, clients, rng
         self.pick()
 
     def pick(self):
@@ -81,10 +82,14 @@ class Mount(Fault):
         self.parts = {self.mount.path.name}
 
     def start(self):
-        self.mount.die()
+        self.clients.shut(self.mount.path.name)
+        self.mount.proc.kill()
+        self.clients.drain(self.mount.path.name)
+        self.mount.kill9()
 
     def heal(self):
-        self.mount.revive()
+        self.mount.start()
+        self.clients.open(self.mount.path.name)
 
 
 class Unplug(Fault):
@@ -163,10 +168,11 @@ OF_MACHINES = {"unplug", "oneway", "partial"}  # impossible where all share one
 class Nemesis:
     """kinds: names of FAULTS. events: a file that tells what happened when."""
 
-    def __init__(self, world, rng, kinds, events, brief):
-        self.world, self.rng, self.kinds, self.events = world, rng, list(kinds), events
+    def __init__(self, world, clients, rng, kinds, events, brief):
+        self.world, self.clients, self.rng, self.kinds, self.events = world, clients, rng, list(kinds), events
         self.durations = (0.1, 0.5, 1, 1, 2, 3) if brief else (0.1, 0.1, 0.5, 1, 1, 2, 3, 8)
         self.deck, self.counts = [], collections.Counter()
+        self.pause = threading.Event()  # never set
         self.spans = []  # (began, healed, faults)
 
     def note(self, text):
@@ -177,9 +183,9 @@ class Nemesis:
         """Each kind comes up before any comes up again."""
         if not self.deck:
             self.deck = self.rng.sample(self.kinds, len(self.kinds))
-        return FAULTS[self.deck.pop()](self.world, self.rng)
+        return FAULTS[self.deck.pop()](self.world, self.clients, self.rng)
 
-    def once(self, stopped):
+    def once(self):
         """One fault, or two at a time; then all is well again."""
         faults = [self.make()]
         if self.rng.random() < 0.25:
@@ -193,7 +199,7 @@ class Nemesis:
                 f.start()
                 self.counts[type(f).__name__.lower()] += 1
                 healed.append(f)
-            stopped.wait(self.rng.choice(self.durations) * self.rng.uniform(0.5, 1))
+            self.pause.wait(self.rng.choice(self.durations) * self.rng.uniform(0.5, 1))
         finally:
             # A mount begins only where nodes can be reached.
             for f in sorted(healed, key=lambda f: isinstance(f, Mount)):
@@ -201,7 +207,7 @@ class Nemesis:
                 f.heal()
         self.spans.append((began, time.monotonic(), faults))
         self.wait_healed()
-        stopped.wait(self.rng.uniform(0, 0.5))
+        self.pause.wait(self.rng.uniform(0, 0.5))
 
     def wait_healed(self):
         for i in list(self.world.procs):

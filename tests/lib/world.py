@@ -3,13 +3,11 @@ the nemesis's to disturb."""
 import os
 import pathlib
 import struct
-import threading
 
 from kvtest import KVNODE, START_LIMIT_S, Cluster, Mount, request, wait_until
 
 GATE = 0  # the gateway's number among the processes of the cluster
 WALL_CLOCK = pathlib.Path(KVNODE).resolve().parents[1] / "tests/libwall_clock.so"
-DRAIN_LIMIT_S = 60
 
 
 class WallClocks:
@@ -35,54 +33,6 @@ class WallClocks:
         self.off[name] = seconds
 
 
-class Gated(Mount):
-    """A mount whose process may be killed while it is used: users enter and leave; nobody is in while there is none."""
-
-    def __init__(self, *args, **kwargs):
-        self.lock = threading.Condition()
-        self.inside, self.open = 0, True
-        self.busy = set()  # keys in use: programs on one machine would see each other's unclosed files
-        self.n_kills = 0
-        super().__init__(*args, **kwargs)
-
-    def enter(self, key):
-        """False: not now."""
-        with self.lock:
-            if not self.open or key in self.busy:
-                return False
-            self.busy.add(key)
-            self.inside += 1
-            return True
-
-    def leave(self, key):
-        with self.lock:
-            self.busy.discard(key)
-            self.inside -= 1
-            self.lock.notify_all()
-
-    def die(self):
-        """kill -9 under its users, who are turned away until revive()."""
-        with self.lock:
-            self.open = False
-        self.proc.kill()
-        self.proc.wait()
-        self.proc = None
-        self.n_kills += 1
-        with self.lock:
-            if not self.lock.wait_for(lambda: self.inside == 0, DRAIN_LIMIT_S):
-                raise AssertionError(f"calls into {self.path} did not end after its process was killed")
-        self._unmount()
-
-    def lost_process(self, n_kills):
-        """Since n_kills was what it is told here, or just now?"""
-        return self.n_kills != n_kills or not self.open
-
-    def revive(self):
-        self.start()
-        with self.lock:
-            self.open = True
-
-
 class World(Cluster):
     """Nodes 1..n, the gateway GATE, and mounts, each on a machine of its own or of a client."""
 
@@ -96,7 +46,7 @@ class World(Cluster):
             self.start(*self.nodes())
             self.start(GATE)
             for k in range(1, n_clients + 1):
-                self.mounts.append(Gated(self.config_path, self.dir / f"mnt-{k}",
+                self.mounts.append(Mount(self.config_path, self.dir / f"mnt-{k}",
                                          prefix=machines[f"client-{k}"].prefix() + self.clocks.prefix(f"mnt-{k}")))
         except BaseException:
             self.close()
@@ -114,6 +64,9 @@ class World(Cluster):
     @staticmethod
     def machine_names(n, n_clients):
         return [f"node-{i}" for i in range(1, n + 1)] + [f"client-{k}" for k in range(1, n_clients + 1)]
+
+    def net_of_mount(self, mount):
+        return self.machines[f"client-{self.mounts.index(mount) + 1}"].net
 
     def name(self, i):
         return "gate" if i == GATE else f"node-{i}"

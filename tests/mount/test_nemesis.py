@@ -23,7 +23,7 @@ import time
 sys.dont_write_bytecode = True
 LIB = pathlib.Path(__file__).resolve().parents[1] / "lib"
 sys.path.insert(0, str(LIB))
-from clients import Book, FileClient, HttpClient, tokens_of
+from clients import tokens_of
 from kvtest import Claims, eq, wait_until
 from linear import Op
 from machines import machines
@@ -34,6 +34,7 @@ SECONDS = float(os.environ.get("NEMESIS_SECONDS", "12"))
 SEED = int(os.environ.get("NEMESIS_SEED", random.randrange(1 << 30)))
 N_CLIENTS = int(os.environ.get("NEMESIS_CLIENTS", "3"))
 JUDGE_LIMIT_S = 300
+CALLS_LIMIT_S = 60
 
 
 class Judge:
@@ -78,48 +79,88 @@ def wanted_faults(apart):
     return [k for k in kinds if apart or k not in OF_MACHINES]
 
 
-class Run:
-    def __init__(self, world, judge, rng, kinds):
-        self.world, self.judge = world, judge
-        self.book = Book(world.dir, judge.ask)
-        self.stop = threading.Event()
-        self.events = open(world.dir / "events.txt", "w", encoding="utf-8")
-        self.nemesis = Nemesis(world, rng, kinds, self.events, brief=SECONDS < 60)
-        self.clients = []
-        for k, mount in enumerate(world.mounts, 1):
-            machine = f"client-{k}"
-            for j in "ab":
-                self.clients.append(HttpClient(world, self.book, f"h{k}{j}", machine, SEED, self.stop))
-                self.clients.append(FileClient(world, self.book, f"f{k}{j}", machine, SEED, self.stop, mount))
+class Clients:
+    """clients.py as a process."""
 
-    def trouble(self):
-        return self.judge.bad or any(c.error for c in self.clients)
+    def __init__(self, world, judge):
+        self.world, self.judge = world, judge
+        self.proc = subprocess.Popen([sys.executable, LIB / "clients.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                     text=True)
+        self.errors, self.rounds, self.drained, self.summary = [], [], set(), None
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def start(self):
+        w = self.world
+        self.say(json.dumps({
+            "folder": str(w.dir), "seed": SEED, "servers": [(w.host(i), w.port(i)) for i in w.procs],
+            "mounts": [{"name": m.path.name, "path": str(m.path), "net": w.net_of_mount(m)} for m in w.mounts],
+        }))
+
+    def say(self, line):
+        self.proc.stdin.write(f"{line}\n")
+        self.proc.stdin.flush()
+
+    def read(self):
+        for line in self.proc.stdout:
+            told = json.loads(line)
+            if "round" in told:
+                self.rounds.append((told["round"], told["keys"]))
+                self.judge.ask(told["round"])
+            if "error" in told:
+                self.errors.append(told["error"])
+            if "drained" in told:
+                self.drained.add(told["drained"])
+            if "summary" in told:
+                with open(told["summary"], "rb") as f:
+                    self.summary = pickle.load(f)
+
+    def shut(self, mount):
+        self.drained.discard(mount)
+        self.say(f"shut {mount}")
+
+    def drain(self, mount):
+        self.say(f"drain {mount}")
+        wait_until(lambda: mount in self.drained, CALLS_LIMIT_S, f"calls through {mount} have ended with its process")
+
+    def open(self, mount):
+        self.say(f"open {mount}")
+
+    def stop(self):
+        self.say("stop")
+        eq(self.proc.wait(CALLS_LIMIT_S), 0, "the clients' exit code")
+        self.reader.join()
+
+    def close(self):
+        self.proc.kill()
+        self.proc.wait()
+
+
+class Run:
+    def __init__(self, world, clients, judge, rng, kinds):
+        self.world, self.clients, self.judge = world, clients, judge
+        self.events = open(world.dir / "events.txt", "w", encoding="utf-8")
+        self.nemesis = Nemesis(world, clients, rng, kinds, self.events, brief=SECONDS < 60)
+        self.counts, self.later, self.successes = collections.Counter(), {}, []
 
     def go(self):
-        for c in self.clients:
-            c.start()
+        self.clients.start()
+        end = time.monotonic() + SECONDS
         try:
-            end = time.monotonic() + SECONDS
-            while time.monotonic() < end and not self.trouble():
-                self.nemesis.once(self.stop)
+            while time.monotonic() < end and not self.judge.bad and not self.clients.errors:
+                self.nemesis.once()
         finally:
-            self.stop.set()
-            for c in self.clients:
-                c.join()
-            self.book.finish()
             self.events.close()
-        for c in self.clients:
-            if c.error:
-                raise c.error
+            self.clients.stop()
+            self.counts, self.later, self.successes = (
+                self.clients.summary[x] for x in ("counts", "later", "successes"))
+        eq(self.clients.errors, [], "what clients say")
 
     def outcomes(self):
         outs = collections.Counter()
-        for (who, _, out), n in self.book.counts.items():
+        for (who, _, out), n in self.counts.items():
             outs[f"{who} {out}"] += n
         return dict(sorted(outs.items()))
-
-    def keys(self):
-        return [key for _, keys in self.book.closed for key in keys]
 
 
 def read_key(world, key, node):
@@ -134,12 +175,12 @@ def read_key(world, key, node):
 def read_all(run, rng):
     """Reads every key once more through some node, and has all histories judged again, with all reads since."""
     there = set()
-    for path, keys in run.book.closed:
+    for path, keys in run.clients.rounds:
         with open(path, "rb") as f:
             histories = pickle.load(f)
         for key in keys:
             op = read_key(run.world, key, rng.choice(list(run.world.nodes())))
-            histories[key] += run.book.later[key] + [op]
+            histories[key] += run.later.get(key, []) + [op]
             if op.value is not None:
                 there.add(key)
         with open(path, "wb") as f:
@@ -160,7 +201,7 @@ def listed(world, node):
 def longest_silence(run):
     """While one node was away and nothing else happened: how long nobody was answered, at worst, and in which fault."""
     worst = (0, None)
-    times = sorted(run.book.successes)
+    times = sorted(run.successes)
     for began, healed, faults in run.nemesis.spans:
         if len(faults) > 1 or not any(p.startswith("node") for p in faults[0].parts):
             continue
@@ -180,18 +221,20 @@ with Claims(take_turns=False) as t, contextlib.ExitStack() as stack:
     judge = Judge()
     stack.callback(judge.close)
     world = stack.enter_context(World(net, n, N_CLIENTS, base_port=20000))
-    run = Run(world, judge, rng, kinds)
+    clients = Clients(world, judge)
+    stack.callback(clients.close)
+    run = Run(world, clients, judge, rng, kinds)
 
-    with t.claim(f"{len(run.clients)} clients work on, whatever happens"):
+    with t.claim("clients work on, whatever happens"):
         run.go()
         world.wait_alive()
     with t.claim("each key's history is linearizable"):
         judge.verdicts()
     silence, during = longest_silence(run)
-    print(f"# {sum(run.book.counts.values())} operations on {len(run.keys())} keys: {run.outcomes()}", flush=True)
+    print(f"# {sum(run.counts.values())} operations on {sum(len(keys) for _, keys in run.clients.rounds)} keys: {run.outcomes()}", flush=True)
     print(f"# faults: {dict(run.nemesis.counts)}; longest silence with one node away: {silence:.2f} s ({during})", flush=True)
     with t.claim("it was not for nothing"):
-        assert sum(c for (_, _, out), c in run.book.counts.items() if out == "ok") > 20 * SECONDS
+        assert sum(c for (_, _, out), c in run.counts.items() if out == "ok") > 20 * SECONDS
         assert sum(run.nemesis.counts.values()) > SECONDS / 10
     with t.claim("with one node away others answer within 4 seconds"):
         assert silence < 4, f"{silence:.1f} s of silence: {during}"
