@@ -27,15 +27,20 @@ from kvtest import connect, request
 from linear import Op
 from machines import enter_net
 
-KEYS_PER_ROUND = 6
+# What a key is used for, and how often. What is lost in a busy key may be overwritten before anybody can notice; in a
+# log nothing ever is.
+USES = {"busy": 4, "log": 3, "quiet": 1}
+KEYS = ["busy", "busy", "busy", "log", "log", "quiet", "quiet"]  # of a round
 OPS_PER_ROUND = 1200
 ROUND_LIMIT_S = 5
 CALL_LIMIT_S = 7  # a bit more than the product's own
-LARGE = (100_000, 100_000, 3 << 20)  # sizes of values that are files of their own at the replicas
+LARGE = (100_000, 100_000, 3 << 20)  # sizes of values that are files of their own at the replicas; not 3 MiB in logs
 P_LARGE = float(os.environ.get("NEMESIS_LARGE", "0.02"))  # how many values are
+P_SLOW = 0.05  # how many files are open for a while
 P_OLD = 0.04  # how many operations read a key of an earlier round
 
 KINDS = {"get": 38, "put": 12, "append": 22, "create": 8, "match": 12, "delete": 8}
+LOG_KINDS = {"get": 60, "append": 40}
 FILE_KINDS = {"get": 38, "put": 14, "append": 22, "create": 8, "replace": 8, "delete": 8}
 
 
@@ -71,8 +76,13 @@ def tokens_of(data):
 class Round:
     def __init__(self, number):
         self.number, self.began = number, time.monotonic()
-        self.ops = {f"r{number}-{k}": [] for k in range(KEYS_PER_ROUND)}
+        self.ops = {f"r{number}-{use}{k}": [] for k, use in enumerate(KEYS)}
+        self.weights = [USES[use] for use in KEYS]
         self.users, self.n_ops, self.over = 0, 0, False
+
+
+def is_log(key):
+    return "-log" in key
 
 
 class Book:
@@ -214,15 +224,17 @@ class Client(threading.Thread):
         self.serial += 1
         return f"{kind[0]}{self.name}.{self.serial}"
 
-    def new_value(self, token):
+    def new_value(self, op, key):
         rng = self.rng
-        return token_bytes(token, rng.choice(LARGE) if rng.random() < P_LARGE else rng.choice((0, 0, 0, 5, 300)))
+        large = LARGE[:2] if is_log(key) else LARGE
+        return token_bytes(op.token, rng.choice(large) if rng.random() < P_LARGE else rng.choice((0, 0, 0, 5, 300)))
 
     def work(self):
         r = self.book.begin()
         try:
-            key = self.rng.choice(list(r.ops))
-            kind = self.rng.choices(list(self.kinds), self.kinds.values())[0]
+            key = self.rng.choices(list(r.ops), r.weights)[0]
+            kinds = LOG_KINDS if is_log(key) else self.kinds
+            kind = self.rng.choices(list(kinds), kinds.values())[0]
             self.once(r.ops[key], key, kind)
         finally:
             self.book.end(r)
@@ -264,7 +276,7 @@ class HttpClient(Client):
             kind = "get"
         op = self.op(kind, None if kind in ("get", "delete") else self.new_token(kind), old if kind == "match" else None)
         history.append(op)
-        body = None if op.token is None else self.new_value(op.token)
+        body = None if op.token is None else self.new_value(op, key)
         method, query, headers = {
             "get": ("GET", "", None),
             "put": ("PUT", "", None),
@@ -288,7 +300,7 @@ class HttpClient(Client):
                 raise AssertionError(f"{op}: {a}")
             self.ended(op, "ok", tokens_of(a.body) if a.status == 200 else None)
             if a.status == 200:
-                self.tags = dict(list(self.tags.items())[-KEYS_PER_ROUND:])
+                self.tags = dict(list(self.tags.items())[-len(KEYS):])
                 self.tags[key] = (a.headers["ETag"], op.value)
         elif a.status == 412 or (op.kind == "delete" and a.status == 404):
             if op.kind not in ("create", "match", "delete"):
@@ -352,12 +364,14 @@ class FileClient(Client):
                 data = f.readall()
             self.ended(op, "ok", tokens_of(data))
 
-    def write(self, op, fd):
+    def write(self, op, key, fd):
         """What is written is stored when it is closed."""
-        data = memoryview(self.new_value(op.token))
+        data = memoryview(self.new_value(op, key))
         try:
             while data:
                 data = data[os.write(fd, data):]
+            if self.rng.random() < P_SLOW:
+                self.stopped.wait(self.rng.random())
         finally:
             op.out = "unknown"
             os.close(fd)
@@ -365,7 +379,7 @@ class FileClient(Client):
     def put(self, history, path, flags=os.O_TRUNC, kind="put"):
         op = self.begin(history, kind, "none", self.new_token(kind))
         with self.doing(op):
-            self.write(op, os.open(path, os.O_CREAT | os.O_WRONLY | flags, 0o644))
+            self.write(op, path.name, os.open(path, os.O_CREAT | os.O_WRONLY | flags, 0o644))
             self.ended(op, "ok")
 
     def append(self, history, path):
@@ -383,7 +397,7 @@ class FileClient(Client):
             if self.rng.random() < 0.3:
                 os.close(fd)  # nothing was written, so nothing is stored
             else:
-                self.write(op, fd)
+                self.write(op, path.name, fd)
                 self.ended(op, "ok")
 
     def replace(self, history, path):
@@ -391,7 +405,7 @@ class FileClient(Client):
         op = self.begin(history, "put", "none", self.new_token("replace"))
         beside = path.with_name(f"beside-{op.token}")
         with self.doing(op):
-            self.write(op, os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+            self.write(op, path.name, os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
             op.out = "unknown"
             os.rename(beside, path)
             self.ended(op, "ok")

@@ -6,6 +6,7 @@ import struct
 
 from kvtest import KVNODE, START_LIMIT_S, Cluster, Mount, request, wait_until
 
+MOUNT_TIMEOUTS = (5, 0.4, 1.5)  # seconds: with the short ones more calls end without a known outcome
 GATE = 0  # the gateway's number among the processes of the cluster
 WALL_CLOCK = pathlib.Path(KVNODE).resolve().parents[1] / "tests/libwall_clock.so"
 
@@ -46,7 +47,8 @@ class World(Cluster):
             self.start(*self.nodes())
             self.start(GATE)
             for k in range(1, n_clients + 1):
-                self.mounts.append(Mount(self.config_path, self.dir / f"mnt-{k}",
+                patience = MOUNT_TIMEOUTS[k % len(MOUNT_TIMEOUTS)]
+                self.mounts.append(Mount(self.config_path, self.dir / f"mnt-{k}", [f"timeout={patience}"],
                                          prefix=machines[f"client-{k}"].prefix() + self.clocks.prefix(f"mnt-{k}")))
         except BaseException:
             self.close()
