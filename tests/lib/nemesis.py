@@ -1,10 +1,16 @@
 """nemesis.py - what happens to a world: each fault begins, lasts, and is healed; the seed decides which, whom, how long."""
 import collections
+import contextlib
+import http.client
+import shutil
 import threading
 import time
 
-from kvtest import eq
+from kvtest import START_LIMIT_S, eq, request, wait_until
 from world import GATE
+
+WHOLE_LIMIT_S = 60  # within which a node that lost data is whole again, when it is left in peace
+FLIPS_MAX = 4
 
 
 class Fault:
@@ -161,7 +167,63 @@ class Clock(Fault):
         return "clock " + ", ".join(f"{n} {off / 3600:+.1f} h" for n, off in sorted(self.jumps.items()))
 
 
-FAULTS = {f.__name__.lower(): f for f in (Kill, Restart, Freeze, Mount, Unplug, Oneway, Partial, Clock)}
+class _Loss(Fault):
+    """A node loses data. Never more than a minority of any replica set may: one node, until it is whole again."""
+
+    def pick(self):
+        self.i = self.rng.choice(list(self.world.nodes()))
+        self.parts = {self.world.name(self.i)}
+
+    def start(self):
+        self.world.kill9(self.i)
+        self.lose()
+
+    def lose(self):
+        raise NotImplementedError
+
+    def heal(self):
+        self.world.start(self.i, wait=False)
+
+
+class Wipe(_Loss):
+    """Its directory is empty."""
+
+    def lose(self):
+        shutil.rmtree(self.world.data_dir(self.i))
+
+
+class Flip(_Loss):
+    """Some bits of its files are others."""
+
+    flipped = ""
+
+    def lose(self):
+        folder, at = self.world.data_dir(self.i), []
+        kinds = [[f for f in sorted(folder.glob(p)) if f.is_file() and f.stat().st_size > 0]
+                 for p in ("values/**/*", "db/*.sst", "db/*.log", "db/MANIFEST*", "db/*.blob")]
+        for _ in range(self.rng.randint(1, FLIPS_MAX)):
+            file = self.rng.choice(self.rng.choice([files for files in kinds if files]))
+            at.append(flip(file, self.rng))
+        self.flipped = ", ".join(at)
+
+    def __str__(self):
+        return f"{super().__str__()} {self.flipped}"
+
+
+def flip(file, rng):
+    """One bit; more often near the end, where what is new stands. Says where."""
+    size = file.stat().st_size
+    offset = rng.randrange(size) if rng.random() < 0.5 else max(0, size - 1 - int(rng.expovariate(1 / 300)))
+    with open(file, "r+b") as f:
+        f.seek(offset)
+        byte = f.read(1)[0]
+        f.seek(offset)
+        f.write(bytes([byte ^ 1 << rng.randrange(8)]))
+    return f"{file.name}[{offset} of {size}]"
+
+
+FAULTS = {f.__name__.lower(): f for f in (Kill, Restart, Freeze, Mount, Unplug, Oneway, Partial, Clock, Wipe, Flip)}
+LOSSES = {"wipe", "flip"}  # impossible where nodes do not repair themselves
 OF_MACHINES = {"unplug", "oneway", "partial"}  # impossible where all share one
 
 
@@ -173,32 +235,42 @@ class Nemesis:
         self.durations = (0.1, 0.5, 1, 1, 2, 3) if brief else (0.1, 0.1, 0.5, 1, 1, 2, 3, 8)
         self.deck, self.counts = [], collections.Counter()
         self.pause = threading.Event()  # never set
+        self.lost, self.lost_at, self.last_repair, self.recoveries = None, None, None, []
         self.spans = []  # (began, healed, faults)
 
     def note(self, text):
         self.events.write(f"{time.monotonic():.6f} {text}\n")
         self.events.flush()
 
-    def make(self):
-        """Each kind comes up before any comes up again."""
+    def next_kind(self):
+        """Each comes up before any comes up again."""
         if not self.deck:
             self.deck = self.rng.sample(self.kinds, len(self.kinds))
-        return FAULTS[self.deck.pop()](self.world, self.clients, self.rng)
+        return self.deck[-1]
+
+    def make(self):
+        kind = self.next_kind()
+        self.deck.pop()
+        if kind in LOSSES:
+            self.wait_whole()
+        return FAULTS[kind](self.world, self.clients, self.rng)
 
     def once(self):
-        """One fault, or two at a time; then all is well again."""
+        """One fault, or two at a time; then all is well again, but for a node that has not recovered yet."""
         faults = [self.make()]
-        if self.rng.random() < 0.25:
+        if self.rng.random() < 0.25 and not (isinstance(faults[0], _Loss) and self.next_kind() in LOSSES):
             second = self.make()
             if not set(second.parts) & set(faults[0].parts):
                 faults.append(second)
         began, healed = time.monotonic(), []
         try:
             for f in faults:
-                self.note(f"start {f}")
-                f.start()
-                self.counts[type(f).__name__.lower()] += 1
                 healed.append(f)
+                if isinstance(f, _Loss):
+                    self.lost, self.lost_at = f.i, began
+                f.start()
+                self.note(f"start {f}")
+                self.counts[type(f).__name__.lower()] += 1
             self.pause.wait(self.rng.choice(self.durations) * self.rng.uniform(0.5, 1))
         finally:
             # A mount begins only where nodes can be reached.
@@ -209,8 +281,43 @@ class Nemesis:
         self.wait_healed()
         self.pause.wait(self.rng.uniform(0, 0.5))
 
+    # --- all is well again ---
+
     def wait_healed(self):
+        for m in self.world.mounts:
+            eq(m.proc.poll(), None, f"the exit code of {m.path.name}: {m.log()[-600:]}")
         for i in list(self.world.procs):
-            self.world.wait_ready(i)
+            if i == self.lost:
+                wait_until(lambda: self.health(self.lost) in (200, 503), START_LIMIT_S, f"node-{i} answers")
+            else:
+                self.world.wait_ready(i)
 
+    def health(self, i):
+        code = self.world.procs[i].poll()
+        if code is not None:
+            raise AssertionError(f"node-{i}, which lost data, ended with {code}: {self.world.log(i)[-600:]}")
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return request(self.world.port(i), "GET", "/health", timeout=2, host=self.world.host(i)).status
+        return None
 
+    def is_whole(self):
+        if self.health(self.lost) != 200:
+            return False
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            status = request(self.world.port(self.lost), "GET", "/status", timeout=2, host=self.world.host(self.lost))
+            repair = self.last_repair = status.json()["repair"]
+            return not repair["recovering"] and repair["damaged"] == 0 and repair["scrub"]["passes"] > 0
+        return False
+
+    def wait_whole(self):
+        """The node that lost data has all of it again, and has looked at all of it."""
+        if self.lost is None:
+            return
+        try:
+            wait_until(self.is_whole, WHOLE_LIMIT_S, f"node-{self.lost}, which lost data, is whole again")
+        except AssertionError as e:
+            raise AssertionError(f"{e}: {self.last_repair}") from None
+        took = time.monotonic() - self.lost_at
+        self.recoveries.append(took)
+        self.note(f"node-{self.lost} is whole again, after {took:.1f} s")
+        self.lost = None

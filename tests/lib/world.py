@@ -3,11 +3,15 @@ the nemesis's to disturb."""
 import os
 import pathlib
 import struct
+import subprocess
 
 from kvtest import KVNODE, START_LIMIT_S, Cluster, Mount, request, wait_until
 
 MOUNT_TIMEOUTS = (5, 0.4, 1.5)  # seconds: with the short ones more calls end without a known outcome
 GATE = 0  # the gateway's number among the processes of the cluster
+# Cold data is looked at, and what was deleted forgotten, while the run lasts; still longer than any message is under way.
+REPAIR_OPTIONS = ("--scrub-period", "5", "--tombstone-age", "15")
+REPAIRS = "--scrub-period" in subprocess.run([KVNODE, "--help"], capture_output=True, text=True, check=False).stdout
 WALL_CLOCK = pathlib.Path(KVNODE).resolve().parents[1] / "tests/libwall_clock.so"
 
 
@@ -40,7 +44,7 @@ class World(Cluster):
     def __init__(self, machines, n, n_clients, base_port):
         self.machines, self.clocks = machines, None
         hosts = {i: machines[self.machine_of(i)].address for i in [GATE, *range(1, n + 1)]}
-        super().__init__(n=n, base_port=base_port, start=False, hosts=hosts)
+        super().__init__(n=n, base_port=base_port, start=False, hosts=hosts, args=REPAIR_OPTIONS if REPAIRS else ())
         self.keep_always, self.keep = self.keep, True  # until all went well
         self.clocks = WallClocks(self.dir)
         try:

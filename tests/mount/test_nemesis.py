@@ -3,7 +3,7 @@ saw is linearizable, and in the end all replicas agree.
 
     NEMESIS_SECONDS=3600   how long (12)
     NEMESIS_SEED=7         repeats the choices of clients and faults (not the timing)
-    NEMESIS_FAULTS=a,b     only these of: kill restart freeze mount unplug oneway partial clock
+    NEMESIS_FAULTS=a,b     only these of: kill restart freeze mount unplug oneway partial clock wipe flip
     NEMESIS_NODES=5        how many nodes (drawn: 3 to 5), each with NEMESIS_CLIENTS=3 client machines to serve
 
 Each node and each client machine has a network of its own, where that is possible. What a failed run leaves is kept.
@@ -27,14 +27,15 @@ from clients import tokens_of
 from kvtest import Claims, eq, wait_until
 from linear import Op
 from machines import machines
-from nemesis import FAULTS, OF_MACHINES, Nemesis
-from world import World
+from nemesis import FAULTS, LOSSES, OF_MACHINES, Nemesis
+from world import REPAIRS, World
 
 SECONDS = float(os.environ.get("NEMESIS_SECONDS", "12"))
 SEED = int(os.environ.get("NEMESIS_SEED", random.randrange(1 << 30)))
 N_CLIENTS = int(os.environ.get("NEMESIS_CLIENTS", "3"))
 JUDGE_LIMIT_S = 300
 CALLS_LIMIT_S = 60
+SAME_LIMIT_S = 30
 
 
 class Judge:
@@ -76,7 +77,8 @@ def wanted_faults(apart):
     unknown = [k for k in kinds if k not in FAULTS]
     if unknown:
         sys.exit(f"NEMESIS_FAULTS: there is no {', '.join(unknown)}, but {', '.join(FAULTS)}")
-    return [k for k in kinds if apart or k not in OF_MACHINES]
+    impossible = (set() if apart else OF_MACHINES) | (set() if REPAIRS else LOSSES)
+    return [k for k in kinds if k not in impossible]
 
 
 class Clients:
@@ -155,6 +157,7 @@ class Run:
             self.counts, self.later, self.successes = (
                 self.clients.summary[x] for x in ("counts", "later", "successes"))
         eq(self.clients.errors, [], "what clients say")
+        self.nemesis.wait_whole()
 
     def outcomes(self):
         outs = collections.Counter()
@@ -187,6 +190,31 @@ def read_all(run, rng):
             pickle.dump(histories, f)
         run.judge.ask(path)
     return there
+
+
+def copies_of(world, key):
+    """What each replica says of its own copy."""
+    found = []
+    for node in json.loads(world.http("GET", f"/replicas/{key}").body)["replicas"]:
+        i = int(node["id"].removeprefix("node-"))
+        a = world.http("GET", f"/replica/{key}", node=i)
+        found.append((a.status, a.headers.get("ETag") if a.status == 200 else None, a.body if a.status == 200 else b""))
+    return found
+
+
+def all_the_same(world, keys, there):
+    """All replicas of each key hold the same, if need be after a while."""
+    seen = {}
+
+    def same(key):
+        seen[key] = copies = copies_of(world, key)
+        return copies.count(copies[0]) == len(copies) and copies[0][0] == (200 if key in there else 404)
+
+    for key in keys:
+        try:
+            wait_until(lambda key=key: same(key), SAME_LIMIT_S, "the same")
+        except AssertionError:
+            raise AssertionError(f"{key}: {[(s, v, len(b)) for s, v, b in seen[key]]}") from None
 
 
 def listed(world, node):
@@ -232,7 +260,8 @@ with Claims(take_turns=False) as t, contextlib.ExitStack() as stack:
         judge.verdicts()
     silence, during = longest_silence(run)
     print(f"# {sum(run.counts.values())} operations on {sum(len(keys) for _, keys in run.clients.rounds)} keys: {run.outcomes()}", flush=True)
-    print(f"# faults: {dict(run.nemesis.counts)}; longest silence with one node away: {silence:.2f} s ({during})", flush=True)
+    print(f"# faults: {dict(run.nemesis.counts)}; longest silence with one node away: {silence:.2f} s ({during}); "
+          f"whole again after {[round(s, 1) for s in run.nemesis.recoveries]} s", flush=True)
     with t.claim("it was not for nothing"):
         assert sum(c for (_, _, out), c in run.counts.items() if out == "ok") > 20 * SECONDS
         assert sum(run.nemesis.counts.values()) > SECONDS / 10
@@ -241,7 +270,13 @@ with Claims(take_turns=False) as t, contextlib.ExitStack() as stack:
     with t.claim("what all nodes say in the end is the end of each history: deleted keys stay deleted"):
         there = read_all(run, rng)
         judge.verdicts()
+    if REPAIRS:
+        with t.claim("every replica of every key, asked one by one, holds the same bytes and version"):
+            all_the_same(world, [key for _, keys in clients.rounds for key in keys], there)
     with t.claim("a listing names just the keys that are there"):
         names = [k for k in listed(world, rng.choice(list(world.nodes()))) if not k.startswith("beside-")]
         eq(sorted(names), sorted(there))
+    with t.claim("all processes stop with nothing to complain of"):
+        eq([m.stop() for m in world.mounts], [0] * len(world.mounts), "mounts")
+        eq(world.stop(), [0] * (n + 1), "nodes and the gateway")
     world.keep = world.keep_always or t.failed > 0
