@@ -152,7 +152,6 @@ class Run:
             while time.monotonic() < end and not self.judge.bad and not self.clients.errors:
                 self.nemesis.once()
         finally:
-            self.events.close()
             self.clients.stop()
             self.counts, self.later, self.successes = (
                 self.clients.summary[x] for x in ("counts", "later", "successes"))
