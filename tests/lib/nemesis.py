@@ -2,6 +2,7 @@
 import collections
 import contextlib
 import http.client
+import os
 import shutil
 import threading
 import time
@@ -11,6 +12,7 @@ from world import GATE
 
 WHOLE_LIMIT_S = 60  # within which a node that lost data is whole again, when it is left in peace
 FLIPS_MAX = 4
+FLIPPED = os.environ.get("NEMESIS_FLIPPED", "values/**/*,db/*.sst,db/*.log,db/MANIFEST*").split(",")  # in a node's folder
 
 
 class Fault:
@@ -199,8 +201,9 @@ class Flip(_Loss):
 
     def lose(self):
         folder, at = self.world.data_dir(self.i), []
-        kinds = [[f for f in sorted(folder.glob(p)) if f.is_file() and f.stat().st_size > 0]
-                 for p in ("values/**/*", "db/*.sst", "db/*.log", "db/MANIFEST*", "db/*.blob")]
+        for aside in folder.glob("damaged*"):  # as an operator does who has looked at it: else the node would not go on
+            shutil.rmtree(aside) if aside.is_dir() else aside.unlink()
+        kinds = [[f for f in sorted(folder.glob(p)) if f.is_file() and f.stat().st_size > 0] for p in FLIPPED]
         for _ in range(self.rng.randint(1, FLIPS_MAX)):
             file = self.rng.choice(self.rng.choice([files for files in kinds if files]))
             at.append(flip(file, self.rng))
@@ -236,7 +239,7 @@ class Nemesis:
         self.deck, self.counts = [], collections.Counter()
         self.pause = threading.Event()  # never set
         self.lost, self.lost_at, self.last_repair, self.recoveries = None, None, None, []
-        self.spans = []  # (began, healed, faults)
+        self.spans = []  # (began, healed, faults, the node that is not whole)
 
     def note(self, text):
         self.events.write(f"{time.monotonic():.6f} {text}\n")
@@ -277,7 +280,7 @@ class Nemesis:
             for f in sorted(healed, key=lambda f: isinstance(f, Mount)):
                 self.note(f"heal  {f}")
                 f.heal()
-        self.spans.append((began, time.monotonic(), faults))
+        self.spans.append((began, time.monotonic(), faults, self.lost))
         self.wait_healed()
         self.pause.wait(self.rng.uniform(0, 0.5))
 

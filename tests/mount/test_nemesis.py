@@ -229,8 +229,9 @@ def longest_silence(run):
     """While one node was away and nothing else happened: how long nobody was answered, at worst, and in which fault."""
     worst = (0, None)
     times = sorted(run.successes)
-    for began, healed, faults in run.nemesis.spans:
-        if len(faults) > 1 or not any(p.startswith("node") for p in faults[0].parts):
+    for began, healed, faults, lost in run.nemesis.spans:
+        away = {p for f in faults for p in f.parts if p.startswith("node")} | ({f"node-{lost}"} if lost else set())
+        if len(faults) > 1 or len(away) != 1:
             continue
         within = [began, *(t for t in times if began < t < healed), healed]
         worst = max([worst, *((b - a, str(faults[0])) for a, b in zip(within, within[1:]))], key=lambda w: w[0])
