@@ -230,9 +230,11 @@ def longest_silence(run):
     worst = (0, None)
     times = sorted(run.successes)
     for began, healed, faults, lost in run.nemesis.spans:
-        away = {p for f in faults for p in f.parts if p.startswith("node")} | ({f"node-{lost}"} if lost else set())
-        if len(faults) > 1 or len(away) != 1:
+        away = faults[0].parts - {"net"}
+        if len(faults) > 1 or len(away) != 1 or not away <= {run.world.name(i) for i in run.world.nodes()}:
             continue
+        if lost is not None and run.world.name(lost) not in away:
+            continue  # two of them are
         within = [began, *(t for t in times if began < t < healed), healed]
         worst = max([worst, *((b - a, str(faults[0])) for a, b in zip(within, within[1:]))], key=lambda w: w[0])
     return worst
