@@ -12,6 +12,7 @@ from world import GATE
 
 WHOLE_LIMIT_S = 60  # within which a node that lost data is whole again, when it is left in peace
 FLIPS_MAX = 4
+SET_ASIDE_S = 4  # how long a node may go on with a damaged database before it sets that aside
 FLIPPED = os.environ.get("NEMESIS_FLIPPED", "values/**/*,db/*.sst,db/*.log,db/MANIFEST*").split(",")  # in a node's folder
 
 
@@ -172,6 +173,8 @@ class Clock(Fault):
 class _Loss(Fault):
     """A node loses data. Never more than a minority of any replica set may: one node, until it is whole again."""
 
+    database_lost = False  # damage below the records
+
     def pick(self):
         self.i = self.rng.choice(list(self.world.nodes()))
         self.parts = {self.world.name(self.i)}
@@ -207,6 +210,7 @@ class Flip(_Loss):
         for _ in range(self.rng.randint(1, FLIPS_MAX)):
             file = self.rng.choice(self.rng.choice([files for files in kinds if files]))
             at.append(flip(file, self.rng))
+            self.database_lost |= file.parent.name == "db"
         self.flipped = ", ".join(at)
 
     def __str__(self):
@@ -238,7 +242,8 @@ class Nemesis:
         self.durations = (0.1, 0.5, 1, 1, 2, 3) if brief else (0.1, 0.1, 0.5, 1, 1, 2, 3, 8)
         self.deck, self.counts = [], collections.Counter()
         self.pause = threading.Event()  # never set
-        self.lost, self.lost_at, self.last_repair, self.recoveries = None, None, None, []
+        self.lost, self.lost_at, self.whole_since, self.database_lost = None, None, None, False
+        self.last_repair, self.recoveries = None, []
         self.spans = []  # (began, healed, faults, the node that is not whole)
 
     def note(self, text):
@@ -270,8 +275,10 @@ class Nemesis:
             for f in faults:
                 healed.append(f)
                 if isinstance(f, _Loss):
-                    self.lost, self.lost_at = f.i, began
+                    self.lost, self.lost_at, self.whole_since = f.i, began, None
                 f.start()
+                if isinstance(f, _Loss):
+                    self.database_lost = f.database_lost
                 self.note(f"start {f}")
                 self.counts[type(f).__name__.lower()] += 1
             self.pause.wait(self.rng.choice(self.durations) * self.rng.uniform(0.5, 1))
@@ -303,7 +310,7 @@ class Nemesis:
             return request(self.world.port(i), "GET", "/health", timeout=2, host=self.world.host(i)).status
         return None
 
-    def is_whole(self):
+    def says_whole(self):
         if self.health(self.lost) != 200:
             return False
         with contextlib.suppress(OSError, http.client.HTTPException):
@@ -311,6 +318,14 @@ class Nemesis:
             repair = self.last_repair = status.json()["repair"]
             return not repair["recovering"] and repair["damaged"] == 0 and repair["scrub"]["passes"] > 0
         return False
+
+    def is_whole(self):
+        """For a while: damage of the database is set aside some time after it was met."""
+        if not self.says_whole():
+            self.whole_since = None
+        elif self.whole_since is None:
+            self.whole_since = time.monotonic()
+        return self.whole_since is not None and time.monotonic() - self.whole_since >= SET_ASIDE_S * self.database_lost
 
     def wait_whole(self):
         """The node that lost data has all of it again, and has looked at all of it."""
