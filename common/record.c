@@ -32,6 +32,11 @@ _Static_assert(RECORD_FIXED_LEN + 8u * RECENT_MAX + 4u + ATTRS_LEN_MAX + 4u +
                "the largest record is within its limit");
 _Static_assert(ATTR_NAME_LEN_MAX <= UINT8_MAX, "the length of an attribute's name is one byte");
 
+bool record_same_write(const struct record *a, const struct record *b)
+{
+    return a->seq == b->seq && a->n_recent > 0 && b->n_recent > 0 && a->recent[0] == b->recent[0];
+}
+
 uint64_t record_n_chunks(uint64_t size)
 {
     return size / CHUNK_SIZE + (size % CHUNK_SIZE != 0);

@@ -47,6 +47,12 @@ static inline bool record_is_live(const struct record *r)
     return !ballot_is_none(r->version) && !(r->flags & RECORD_TOMBSTONE);
 }
 
+/*
+ * Did the same write make both? The version alone does not tell: who settles a key stores its record
+ * again, unchanged, under a version of his own.
+ */
+bool record_same_write(const struct record *a, const struct record *b);
+
 /* Number of chunks of a value of this size; the empty value has none. */
 uint64_t record_n_chunks(uint64_t size);
 

@@ -73,8 +73,9 @@ int core_list(struct fs *fs, struct caller *who, const struct list_args *args,
 /* Stores a new record where none is live: -EEXIST. *version of what was stored; may be NULL. */
 int key_create(struct fs *fs, struct caller *who, struct span key, const struct meta *m,
                struct span value, struct ballot *version);
-/* Deletes; -ENOENT when there is none. only: this version (none: any), else -ECANCELED. */
-int key_delete(struct fs *fs, struct caller *who, struct span key, struct ballot only);
+/* Deletes; -ENOENT when there is none. only: what that write made, else -ECANCELED; NULL: whatever
+ * is there. */
+int key_delete(struct fs *fs, struct caller *who, struct span key, const struct record *only);
 /* Makes sure that a directory stays when its last key goes: stores its marker if it has none. */
 int dir_keep(struct fs *fs, struct caller *who, struct inode *dir);
 /* The open file of a key, with a reference; NULL: it is not open here. (tree.c) */

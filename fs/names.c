@@ -165,23 +165,28 @@ int key_create(struct fs *fs, struct caller *who, struct span key, const struct 
     return err;
 }
 
+struct deletion {
+    const struct record *only;
+};
+
 static int delete_edit(void *ctx, const struct record *cur, struct value cur_value,
                        struct draft *next)
 {
-    const struct ballot *only = (const struct ballot *)ctx;
+    const struct deletion *d = (const struct deletion *)ctx;
 
     (void)cur_value;
     if (!record_is_live(cur))
         return -ENOENT;
-    if (!ballot_is_none(*only) && ballot_cmp(*only, cur->version) != 0)
+    if (d->only != NULL && !record_same_write(d->only, cur))
         return -ECANCELED;
     next->rec = (struct record){.flags = RECORD_TOMBSTONE};
     return 0;
 }
 
-int key_delete(struct fs *fs, struct caller *who, struct span key, struct ballot only)
+int key_delete(struct fs *fs, struct caller *who, struct span key, const struct record *only)
 {
-    struct write_args args = {.key = key, .edit = delete_edit, .ctx = &only};
+    struct deletion d = {.only = only};
+    struct write_args args = {.key = key, .edit = delete_edit, .ctx = &d};
     struct write_result res = {0};
     int err = core_write(fs, who, &args, &res);
 

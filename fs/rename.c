@@ -49,9 +49,9 @@ static int copy_edit(void *ctx, const struct record *cur, struct value cur_value
     return 0;
 }
 
-/* Reads `from` and writes it to `to`; *version: of what was read. */
+/* Reads `from` and writes it to `to`; *copied: what was read, for record_copy_fini(). */
 static int copy_key(struct fs *fs, struct caller *who, struct span from, struct span to,
-                    bool noreplace, struct ballot *version)
+                    bool noreplace, struct record_copy *copied)
 {
     struct read_args read = {.key = from, .want_value = true, .length = READ_ALL};
     struct read_result got = {0};
@@ -66,28 +66,38 @@ static int copy_key(struct fs *fs, struct caller *who, struct span from, struct 
             .key = to, .edit = copy_edit, .ctx = &c, .size_hint = got.value.len};
 
         err = core_write(fs, who, &write, &put);
-        *version = got.rec.rec.version;
+        *copied = got.rec;
+        got.rec = (struct record_copy){0};
     }
     write_result_fini(&put);
     read_result_fini(&got);
     return err;
 }
 
+/* Copies, and deletes what was copied; -ECANCELED: something else was written there meanwhile. */
+static int move_once(struct fs *fs, struct caller *who, struct span from, struct span to,
+                     bool noreplace)
+{
+    struct record_copy copied = {0};
+    int err = copy_key(fs, who, from, to, noreplace, &copied);
+
+    if (err == 0) {
+        err = key_delete(fs, who, from, &copied.rec);
+        if (err == -ENOENT)
+            err = 0; /* somebody else was faster */
+    }
+    record_copy_fini(&copied);
+    return err;
+}
+
 static int move_key(struct fs *fs, struct caller *who, struct span from, struct span to,
                     bool noreplace)
 {
-    struct ballot version;
-    int err;
-
     for (int i = 0; i < MOVE_TRIES_MAX; i++) {
-        err = copy_key(fs, who, from, to, noreplace && i == 0, &version);
+        int err = move_once(fs, who, from, to, noreplace && i == 0);
+
         if (err == -ENOENT && i > 0)
             return 0; /* deleted by somebody else since the first copy, which is what counts */
-        if (err < 0)
-            return err;
-        err = key_delete(fs, who, from, version);
-        if (err == -ENOENT)
-            return 0;
         if (err != -ECANCELED)
             return err;
     }
@@ -319,10 +329,11 @@ static int check_lengths(struct fs *fs, struct caller *who, struct span from, st
 static int copy_marker(struct fs *fs, struct caller *who, struct span from, struct span to,
                        bool noreplace)
 {
-    struct ballot version;
+    struct record_copy copied = {0};
     struct meta m;
-    int err = copy_key(fs, who, from, to, noreplace, &version);
+    int err = copy_key(fs, who, from, to, noreplace, &copied);
 
+    record_copy_fini(&copied);
     if (err != -ENOENT)
         return err;
     m = meta_of_implicit_dir(&fs->defaults, attr_now_ns());
@@ -350,7 +361,7 @@ static int move_tree(struct fs *fs, struct caller *who, struct span from, struct
     if (err == 0 && left > 0)
         err = -EBUSY;
     if (err == 0)
-        err = key_delete(fs, who, from, BALLOT_NONE);
+        err = key_delete(fs, who, from, NULL);
     return err == -ENOENT ? 0 : err;
 }
 

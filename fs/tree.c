@@ -131,7 +131,7 @@ static int unlink_key(struct fs *fs, struct caller *who, struct span key, struct
     int err = f != NULL ? file_load_held(fs, who, f) : 0;
 
     if (err == 0)
-        err = key_delete(fs, who, key, BALLOT_NONE);
+        err = key_delete(fs, who, key, NULL);
     if (err == -ENOENT && pending)
         err = 0; /* it never was stored */
     if (err == 0)
@@ -192,7 +192,7 @@ int fs_rmdir(struct fs *fs, struct caller *who, uint64_t parent, const char *tex
     if (err == 0)
         err = dir_keep(fs, who, n.dir);
     if (err == 0)
-        err = key_delete(fs, who, buf_span(&n.subdir), BALLOT_NONE);
+        err = key_delete(fs, who, buf_span(&n.subdir), NULL);
     if (err == 0) {
         inode_drop(fs->inodes, buf_span(&n.subdir), INODE_DIR);
         inode_set_changed(fs->inodes, n.dir, attr_now_ns());

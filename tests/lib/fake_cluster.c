@@ -29,6 +29,7 @@ struct cluster {
     unsigned n_calls, fail_at;
     int fail_err;
     bool fail_on, fail_applied;
+    bool settle_reads;
 };
 
 struct cluster *fake_cluster_new(uint64_t max_value_size)
@@ -112,6 +113,9 @@ static void store(struct cluster *c, struct span key, struct draft *d, struct va
 
     record_sums(&sums, value_span(value));
     rec.version = (struct ballot){++c->counter, 1};
+    rec.seq++;
+    rec.n_recent = 1;
+    rec.recent[0] = c->counter;
     rec.size = value.len;
     rec.sums = buf_span(&sums);
     assert(record_copy(&rec, &copy) == 0);
@@ -157,6 +161,11 @@ unsigned fake_cluster_n_live(struct cluster *c)
     for (size_t i = 0; i < c->n; i++)
         n += record_is_live(&c->items[i].rec.rec);
     return n;
+}
+
+void fake_cluster_settle_reads(struct cluster *c)
+{
+    c->settle_reads = true;
 }
 
 /* --- faults ----------------------------------------------------------------------------------- */
@@ -261,6 +270,8 @@ int cluster_read(struct cluster *c, const struct read_args *args, struct waiter 
             out->value = value_slice(it->value, from, n);
             out->value_offset = from;
         }
+        if (c->settle_reads)
+            it->rec.rec.version.counter = ++c->counter;
     }
     if (out->err == 0 && args->peek)
         peek(c, args->key, out);

@@ -18,6 +18,12 @@ void fake_cluster_delete(struct cluster *c, const char *key);
 unsigned fake_cluster_n_live(struct cluster *c);
 
 /*
+ * From now on whatever is read is stored again under a newer version right afterwards, unchanged: as
+ * by somebody who settles it.
+ */
+void fake_cluster_settle_reads(struct cluster *c);
+
+/*
  * Each call that could reach nodes counts. The n-th from now (0: the next) fails with err, and all
  * after it when `on`; a write that fails has taken effect all the same where `applied`.
  */

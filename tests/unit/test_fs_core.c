@@ -363,6 +363,28 @@ static void a_file_is_whole_under_one_name_or_both_after_a_rename_fails_anywhere
     sweep_all(put_old, rename_f, renamed_or_not);
 }
 
+/* A second copy would undo what others have written to the new name since the first. */
+static void a_rename_copies_once_also_when_its_file_is_settled_meanwhile(void **state)
+{
+    struct world *w = world_new();
+    unsigned before, n_calls;
+
+    (void)state;
+    put_old(w);
+    before = fake_cluster_n_calls(w->cluster);
+    assert_int_equal(rename_f(w), 0);
+    n_calls = fake_cluster_n_calls(w->cluster) - before;
+    fake_cluster_delete(w->cluster, "g");
+    put_old(w);
+    fake_cluster_settle_reads(w->cluster);
+    before = fake_cluster_n_calls(w->cluster);
+    assert_int_equal(rename_f(w), 0);
+    assert_int_equal(fake_cluster_n_calls(w->cluster) - before, n_calls);
+    assert_stored(w, "g", "old");
+    assert_int_equal(fake_cluster_n_live(w->cluster), 1);
+    world_free(w);
+}
+
 #define N_KEYS 20
 
 static void prepare_tree(struct world *w)
@@ -480,6 +502,7 @@ int main(void)
         cmocka_unit_test(an_append_of_unknown_outcome_is_not_appended_twice),
         cmocka_unit_test(a_new_file_is_stored_once_with_its_owner_and_mode),
         cmocka_unit_test(a_file_is_whole_under_one_name_or_both_after_a_rename_fails_anywhere),
+        cmocka_unit_test(a_rename_copies_once_also_when_its_file_is_settled_meanwhile),
         cmocka_unit_test(a_directory_move_that_fails_anywhere_leaves_each_key_whole),
         cmocka_unit_test(a_directory_hides_the_file_of_its_name_across_pages),
         cmocka_unit_test(offsets_stay_while_entries_come_and_go),
