@@ -48,8 +48,8 @@ static inline bool record_is_live(const struct record *r)
 }
 
 /*
- * Did the same write make both? The version alone does not tell: who settles a key stores its record
- * again, unchanged, under a version of his own.
+ * Did the same write make both? The version alone does not tell: who settles a key stores its
+ * record again, unchanged, under a version of his own.
  */
 bool record_same_write(const struct record *a, const struct record *b);
 

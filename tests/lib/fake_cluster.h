@@ -18,8 +18,8 @@ void fake_cluster_delete(struct cluster *c, const char *key);
 unsigned fake_cluster_n_live(struct cluster *c);
 
 /*
- * From now on whatever is read is stored again under a newer version right afterwards, unchanged: as
- * by somebody who settles it.
+ * From now on whatever is read is stored again under a newer version right afterwards, unchanged:
+ * as by somebody who settles it.
  */
 void fake_cluster_settle_reads(struct cluster *c);
 
