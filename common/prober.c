@@ -49,19 +49,22 @@ static bool self_state(const struct prober *p, uint64_t *incarnation, uint8_t *s
     return *state == NODE_RECOVERING;
 }
 
-static uint64_t probe_every_us(const struct prober *p)
+/* A node that recovers has news soon: so have the others for it, and it for them. */
+static uint64_t probe_every_us(const struct probe *pr)
 {
+    struct prober *p = pr->prober;
     uint64_t incarnation;
     uint8_t state;
 
-    return self_state(p, &incarnation, &state) ? HEALTH_PROBE_RECOVERING_US : HEALTH_PROBE_US;
+    return self_state(p, &incarnation, &state) || health_get(p->opts.health, pr->node).recovering
+               ? HEALTH_PROBE_RECOVERING_US
+               : HEALTH_PROBE_US;
 }
 
 static void on_hello(void *arg, struct hello_result *res)
 {
     struct probe *pr = arg;
     struct prober *p = pr->prober;
-
     uint64_t now = transport_now_us(p->opts.transport);
 
     pr->op = NULL;
@@ -69,7 +72,7 @@ static void on_hello(void *arg, struct hello_result *res)
     if (res->err == 0)
         pr->heard_us = now;
     if (!p->stopped) {
-        probe_again_at(pr, now + probe_every_us(p));
+        probe_again_at(pr, now + probe_every_us(pr));
         p->opts.on_result(p->opts.arg, pr->node, res);
     } else if (p->n_under_way == 0) {
         p->on_idle(p->on_idle_arg);
@@ -98,7 +101,7 @@ static void on_timer(struct timer *t)
     }
     pr->op = client_hello(p->opts.client, &args, on_hello, pr);
     if (pr->op == NULL)
-        probe_again_at(pr, now + probe_every_us(p)); /* no memory now */
+        probe_again_at(pr, now + probe_every_us(pr)); /* no memory now */
     else
         p->n_under_way++;
 }

@@ -4,8 +4,8 @@
  * traffic; one at a time per node. Lives on one loop; all calls on its thread, or while it does not
  * run.
  *
- * While this process is a node that recovers, every node gets one each HEALTH_PROBE_RECOVERING_US:
- * what they answer is what the recovery waits for.
+ * A node that recovers gets one each HEALTH_PROBE_RECOVERING_US, and while this process is such a
+ * node, every node does: what they answer is what the recovery waits for.
  */
 #ifndef KVFS_COMMON_PROBER_H
 #define KVFS_COMMON_PROBER_H

@@ -260,12 +260,12 @@ class Cluster:
             self.wait_alive()
 
     def wait_alive(self):
-        """Until every running node sees every running node (frozen ones apart)."""
+        """Until every running node sees every running node (frozen ones apart), and that it is whole."""
         awake = set(self.procs) - self.frozen
 
         def alive(i):
             status = request(self.port(i), "GET", "/status", timeout=5, host=self.host(i)).json()
-            seen = {n["id"] for n in status["nodes"] if n["alive"]}
+            seen = {n["id"] for n in status["nodes"] if n["alive"] and not n["recovering"]}
             return {f"node-{k}" for k in awake} <= seen
 
         for i in awake:

@@ -150,7 +150,7 @@ def wiped(t, c, keys):
             c.start(3, wait=False)
             begun(c, 3)
             eq(incarnation(c, 3, of=3), own)
-            eq(incarnation(c, 1, of=3), own)
+            wait_until(lambda: incarnation(c, 1, of=3) == own, 10, "node-1 has heard of it")
         with t.claim("no write failed meanwhile"):
             eq(errors, [])
     finally:
