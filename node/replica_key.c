@@ -284,7 +284,14 @@ int replica_read(struct replica_request *rq, struct reply *out)
         goto out;
     }
     a.record = p.rec;
-    err = read_value(rq, &p, &a, out);
+    /*
+     * After a failed write, what is not here may show at the next start: nobody may drop a
+     * tombstone believing that this node has nothing.
+     */
+    if (ballot_is_none(p.rec.version))
+        err = replica_check_certain(rq);
+    if (err == 0)
+        err = read_value(rq, &p, &a, out);
     if (err < 0)
         goto out;
     if (m->flags & MSG_PEEK)

@@ -182,6 +182,8 @@ static void damage(struct chaos *c, struct sim_node *node)
     if (!ring_is_replica(s->ring, key, node->index) ||
         !may_lose_key(c, node->index, key, minority(s)))
         return;
+    if (!sim_disk_intact(node->disk, key))
+        return; /* the same bit once more would mend it, behind the back of a node that knows */
     sim_disk_damage(node->disk, key);
     c->n_damaged++;
 }
@@ -275,6 +277,7 @@ void chaos_end(struct chaos *c)
         struct sim_node *n = &s->nodes[i];
 
         sim_node_freeze(n, 0);
+        sim_clock_mend(&n->clock);
         sim_disk_trap(n->disk, NULL, false);
         if (sim_disk_broken(n->disk))
             sim_node_crash(n, 0);

@@ -111,7 +111,7 @@ static void shape_late(struct rng *rng, struct sim_opts *sim, struct workload_op
         .lose = PICK(rng, 0, 10),
         .linger = PICK(rng, 0, 50),
         .linger_us = PICK(rng, 400000, 1000000),
-        .straggle = 700,
+        .straggle = 900,
     };
     workload->n_actors = PICK(rng, 3, 4);
     workload->n_ops = (unsigned)rng_between(rng, 3, 6);
@@ -120,17 +120,25 @@ static void shape_late(struct rng *rng, struct sim_opts *sim, struct workload_op
     workload->think_us = PICK(rng, 5000, 100000);
 }
 
-static void shape_drops(struct rng *rng, struct sim_opts *sim, struct workload_opts *workload)
+/* Tombstones grow old in the pauses. */
+static void shape_deletes(struct rng *rng, struct sim_opts *sim, struct workload_opts *workload)
 {
     unsigned age_us = (unsigned)sim->tombstone_age_us;
 
     sim->clocks_apart_us = PICK(rng, age_us / 2, 8 * age_us);
     sim->scrub_us = 20000;
-    sim->net.lose_drop = PICK(rng, 0, 800);
     workload->n_clients = workload->n_actors = 4; /* one that comes late has seen nothing yet */
     workload->n_ops = (unsigned)rng_between(rng, 1, 5);
     workload->kinds = BIT(READ) | BIT(DELETE) | PICK(rng, BIT(CREATE), BIT(APPEND), BIT(SET));
     workload->think_us = PICK(rng, 5000, 3 * age_us, 6 * age_us);
+}
+
+static void shape_drops(struct rng *rng, struct sim_opts *sim)
+{
+    sim->nodes_ahead = true; /* what is old by their clocks is dropped */
+    sim->net.delay_us = 1000;
+    sim->net.lose = PICK(rng, 0, 20);
+    sim->net.lose_drop = PICK(rng, 0, 900, 900);
 }
 
 /* Bends what was drawn to the shape. */
@@ -145,7 +153,9 @@ static void shape(const struct schedule *sc, struct rng *rng, struct sim_opts *s
     if (sc->shape == SHAPE_LATE)
         shape_late(rng, sim, workload);
     else
-        shape_drops(rng, sim, workload);
+        shape_deletes(rng, sim, workload);
+    if (sc->shape == SHAPE_DROPS)
+        shape_drops(rng, sim);
 }
 
 static void shape_chaos(const struct schedule *sc, struct rng *rng, struct chaos *c)
@@ -287,6 +297,14 @@ void schedule_run(const struct schedule *sc, FILE *out, struct schedule_result *
 
 /* --- how many -------------------------------------------------------------------------------- */
 
+#if defined(__SANITIZE_ADDRESS__)
+#define IS_SANITIZED 1
+#elif defined(__has_feature)
+#define IS_SANITIZED __has_feature(address_sanitizer)
+#else
+#define IS_SANITIZED 0
+#endif
+
 static uint64_t from_environment(const char *name, uint64_t otherwise)
 {
     const char *text = getenv(name);
@@ -301,8 +319,8 @@ uint64_t schedule_first_seed(uint64_t usual)
 
 unsigned schedule_count(unsigned usual)
 {
-#ifdef __SANITIZE_ADDRESS__
-    usual /= 4;
+#if IS_SANITIZED
+    usual = (usual + 9) / 10;
 #endif
     return (unsigned)from_environment("KVFS_SIM_COUNT", usual);
 }

@@ -141,6 +141,15 @@ void sim_clock_jump(struct sim_clock *c)
     c->wall_base = EPOCH_US + rng_below(&c->sim->rng, apart_us != 0 ? apart_us : DAY_US);
 }
 
+void sim_clock_mend(struct sim_clock *c)
+{
+    uint64_t behind_us = c->sim->now_us - (c->sim->now_us >> c->slow);
+
+    if (c->mono_base > behind_us)
+        c->mono_base -= behind_us; /* goes on from where it is */
+    c->slow = 0;
+}
+
 void sim_clock_init(struct sim_clock *c, struct sim *s)
 {
     c->clock = (struct clock){mono_us, wall_us};

@@ -66,6 +66,7 @@ struct sim_opts {
     struct sim_net net;
     struct sim_lies lies;
     uint64_t clocks_apart_us; /* wall clocks; 0: up to a day */
+    bool nodes_ahead;         /* those of nodes before those of clients */
     bool slow_nodes;          /* their clocks nearly stand: no deadline of a message ever passes */
     unsigned fail_put;        /* per mille of puts that fail, done or not: an honest fault */
     uint64_t sync_us;         /* 0: each write is synced before it is acknowledged; else so often */
@@ -122,6 +123,7 @@ void sim_run(struct sim *s, uint64_t for_us);
 void sim_clock_init(struct sim_clock *c, struct sim *s);
 /* The wall clock is set to another time of the day; mono is not. */
 void sim_clock_jump(struct sim_clock *c);
+void sim_clock_mend(struct sim_clock *c); /* mono runs at its usual speed from now on */
 void *sim_alloc(size_t size);                     /* zeroed, never NULL */
 void sim_use_key(struct sim *s, struct span key); /* copies it */
 

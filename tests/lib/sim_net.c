@@ -111,7 +111,8 @@ static bool is_picked_out(struct flight *f, const struct blob *bytes, bool *lost
         message_decode(span_of(bytes->data, bytes->len), &m, &head_len) < 0)
         return false;
     if (of_node)
-        *lost = m.kind == MSG_DROP && f->node == chosen_by(s, m.ballot, m.kind) &&
+        *lost = m.kind == MSG_DROP && !is_local(f) &&
+                f->node == chosen_by(s, m.ballot, m.kind) % s->opts.n_nodes &&
                 rng_chance(&s->rng, s->net.lose_drop);
     else if (m.kind == MSG_ACCEPT)
         return f->node != chosen_by(s, m.record.version, m.kind) &&

@@ -217,6 +217,8 @@ void sim_node_init(struct sim_node *n, struct sim *s, unsigned index)
     n->damage_timer.fire = on_damage_timer;
     n->disk = sim_disk_new(s);
     sim_clock_init(&n->clock, s);
+    if (s->opts.nodes_ahead)
+        n->clock.wall_base += s->opts.clocks_apart_us;
     n->clock.slow = s->opts.slow_nodes ? 10 : 0;
     sim_node_start(n);
 }
