@@ -160,10 +160,8 @@ static void add_self(struct json *j, struct service *s)
         json_str(j, span_str(strerror(-err)));
     }
     add_hex(j, "incarnation", replica_incarnation(s->replica));
-    if (replica_recovering(s->replica)) {
-        json_key(j, "recovering");
-        json_bool(j, true);
-    }
+    json_key(j, "recovering");
+    json_bool(j, replica_recovering(s->replica));
     if (s->store->ops->stats(s->store, &st) != 0)
         return;
     json_key(j, "keys");
@@ -200,10 +198,8 @@ static void add_peer(struct json *j, struct service *s, unsigned node)
     json_key(j, "latency_us");
     json_u64(j, h.latency_us);
     add_hex(j, "incarnation", h.incarnation);
-    if (h.recovering) {
-        json_key(j, "recovering");
-        json_bool(j, true);
-    }
+    json_key(j, "recovering");
+    json_bool(j, h.recovering);
     json_key(j, "keys");
     json_u64(j, h.n_keys);
     json_key(j, "disk_free");

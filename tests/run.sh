@@ -26,7 +26,9 @@ ours() {
 }
 before=$(ours | sort)
 logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
+# A test that is ended ends what it started.
+trap 'kill $(jobs -p) 2>/dev/null; wait; rm -rf "$logs"' EXIT
+trap 'exit 143' INT TERM
 
 # count WORD TAG LOG: claims that a script reported with WORD, and what cmocka summed up behind [ TAG ].
 count() {
@@ -56,12 +58,29 @@ note() {
     fi
 }
 
+# Two tests at a time: most of them wait for processes most of the time. Each has ports and directories of its own.
+declare -A running=() # pid: number and name
+started=0
+
+reap() {
+    local pid status number name
+    wait -n -p pid "${!running[@]}"
+    status=$?
+    read -r number name <<<"${running[$pid]}"
+    unset "running[$pid]"
+    note "$name" "$status" "$logs/$number"
+}
+finish() { while [ ${#running[@]} -gt 0 ]; do reap; done; }
+
+# run NAME LIMIT COMMAND...: starts it as soon as there is room.
 run() {
     local name=$1 limit=$2
     shift 2
     [[ -z $filter || $name == *"$filter"* ]] || return 0
-    timeout -k 10 "$limit" "$@" >"$logs/log" 2>&1 </dev/null
-    note "$name" $? "$logs/log"
+    [ ${#running[@]} -lt 2 ] || reap
+    started=$((started + 1))
+    timeout -k 10 "$limit" "$@" >"$logs/$started" 2>&1 </dev/null &
+    running[$!]="$started $name"
 }
 
 build() {
@@ -83,6 +102,7 @@ suite() {
             run "$label/$(basename "$(dirname "$test")")/$(basename "$test")" 240 \
             "$([[ $test == *.py ]] && echo python3 || echo bash)" "$test"
     done
+    finish
 }
 
 run tidy 60 bash tests/tidy.sh
@@ -108,6 +128,7 @@ if [ -z "$quick" ] && [[ -z $filter || fuzz == *"$filter"* ]]; then
     if { [ -d build-fuzz ] || CC=clang meson setup build-fuzz --werror -Dtests=false -Dfuzz=true \
         -Db_sanitize=address,undefined -Db_lundef=false; } >"$logs/log" 2>&1 && ninja -C build-fuzz fuzz >"$logs/log" 2>&1; then
         run fuzz $((${FUZZ_SECONDS:-5} * 12 + 240)) bash tests/fuzz/run build-fuzz
+        finish
     else
         tail -n 30 "$logs/log"
         echo "not ok build-fuzz"
