@@ -6,7 +6,9 @@
  *   heal   client_settle(): a fresh ballot, which a replica accepts over a damaged record when it
  *          is above all that it can have had there. Fresh by this machine's clock first; where a
  *          promise stands above that (just after a start all do), above the node's floor, which no
- *          promise exceeds.
+ *          promise exceeds. In turn with client_mend(): where so many copies are damaged that there
+ *          is no majority to settle, those of which only the value's bytes are bad take them again
+ *          one by one.
  */
 #include "node/mending.h"
 
@@ -27,6 +29,7 @@ struct job {
     struct buf key;
     uint64_t size;
     bool heals;
+    bool told_again; /* while it is healed: perhaps of what was stored before, perhaps not */
     unsigned tries;
     uint64_t due_us; /* of a heal that failed: when to try again */
     uint64_t above;
@@ -67,21 +70,24 @@ static void job_free(struct job *j)
     free(j);
 }
 
-static bool list_has(const struct list *jobs, struct span key, bool heals)
+static struct job *list_find(const struct list *jobs, struct span key, bool heals)
 {
     for (struct list *at = jobs->next; at != jobs; at = at->next) {
-        const struct job *j = job_of(at);
+        struct job *j = job_of(at);
 
         if (j->heals == heals && span_eq(buf_span(&j->key), key))
-            return true;
+            return j;
     }
-    return false;
+    return NULL;
 }
 
-static bool mending_has(const struct mending *m, struct span key, bool heals)
+static struct job *mending_find(const struct mending *m, struct span key, bool heals)
 {
-    return list_has(&m->waiting, key, heals) || list_has(&m->active, key, heals) ||
-           (heals && list_has(&m->resting, key, true));
+    struct job *j = list_find(&m->waiting, key, heals);
+
+    if (j == NULL)
+        j = list_find(&m->active, key, heals);
+    return j == NULL && heals ? list_find(&m->resting, key, true) : j;
 }
 
 static void mending_push(struct mending *m, struct span key, uint64_t size, bool heals)
@@ -111,7 +117,7 @@ static void mending_push(struct mending *m, struct span key, uint64_t size, bool
 
 bool mending_add(struct mending *m, struct span key, uint64_t size)
 {
-    if (mending_has(m, key, false))
+    if (mending_find(m, key, false) != NULL)
         return true;
     if (m->n_mends >= MENDS_MAX) {
         m->wants_room = true;
@@ -123,10 +129,13 @@ bool mending_add(struct mending *m, struct span key, uint64_t size)
 
 void mending_heal(struct mending *m, struct span key)
 {
+    struct job *j = m->part->work->stopped ? NULL : mending_find(m, key, true);
+
+    if (j != NULL)
+        j->told_again = j->op != NULL;
     /* Beyond that they are told of again, by the next who reads them or by the scrub. */
-    if (m->part->work->stopped || m->n_heals >= HEALS_MAX || mending_has(m, key, true))
-        return;
-    mending_push(m, key, 0, true);
+    else if (!m->part->work->stopped && m->n_heals < HEALS_MAX)
+        mending_push(m, key, 0, true);
 }
 
 /* --- the end of a job ------------------------------------------------------------------------- */
@@ -198,23 +207,40 @@ static void job_rest(struct job *j)
     list_insert(at, &j->link);
 }
 
-static void on_healed(void *arg, struct write_result *res)
+/* The last of a try to heal. */
+static void job_healed(struct job *j, bool healed)
 {
-    struct job *j = arg;
     struct mending *m = j->mending;
 
     job_leave(j);
     if (m->part->work->stopped) {
         job_free(j);
-    } else if (res->err == 0 && stored_here(m, res)) {
+    } else if (!healed) {
+        job_rest(j);
+    } else if (j->told_again) {
+        j->told_again = false;
+        j->tries = 0;
+        list_insert(&m->waiting, &j->link);
+    } else {
         m->counts.n_healed++;
         log_event(LOG_LEVEL_INFO, "healed", "key=%s", log_quote(j->key.data, j->key.len));
         job_free(j);
         repair_reindex(m->part);
-    } else {
-        job_rest(j);
     }
     mending_next(m);
+}
+
+static void on_settled(void *arg, struct write_result *res)
+{
+    struct job *j = arg;
+
+    job_healed(j, res->err == 0 && stored_here(j->mending, res));
+}
+
+/* Whether it was this copy is not told; if it was not, the damage is told again. */
+static void on_brought(void *arg, struct mend_result *res)
+{
+    job_healed(arg, res->err == 0 || res->n_mended > 0);
 }
 
 /* --- the beginning ---------------------------------------------------------------------------- */
@@ -224,7 +250,7 @@ static bool job_settle(struct job *j)
     struct settle_args args = {
         .key = buf_span(&j->key), .above = j->above, .timeout_ms = REPAIR_TIMEOUT_MS};
 
-    j->op = client_settle(j->mending->part->opts->client, &args, on_healed, j);
+    j->op = client_settle(j->mending->part->opts->client, &args, on_settled, j);
     return j->op != NULL;
 }
 
@@ -236,42 +262,45 @@ static void on_floor(void *arg, struct hello_result *res)
     j->op = NULL;
     if (res->err == 0)
         j->above = res->answer.floor;
-    if (!m->part->work->stopped && job_settle(j))
-        return;
-    job_leave(j);
-    if (m->part->work->stopped)
-        job_free(j);
-    else
-        job_rest(j);
-    mending_next(m);
+    if (m->part->work->stopped || !job_settle(j))
+        job_healed(j, false);
+}
+
+static bool job_mend(struct job *j, mend_done_fn *done)
+{
+    const struct repair_opts *opts = j->mending->part->opts;
+    struct mend_args args = {
+        .key = buf_span(&j->key),
+        .old_counter = repair_old_counter_of(opts),
+        .timeout_ms = repair_timeout_ms(j->size),
+    };
+
+    j->op = client_mend(opts->client, &args, done, j);
+    return j->op != NULL;
+}
+
+static bool job_ask_floor(struct job *j)
+{
+    const struct repair_opts *opts = j->mending->part->opts;
+    struct hello_args args = {
+        .node = opts->self,
+        .self = opts->self,
+        .incarnation = replica_incarnation(opts->replica),
+        .state = NODE_WHOLE,
+        .timeout_ms = REPAIR_TIMEOUT_MS,
+    };
+
+    j->op = client_hello(opts->client, &args, on_floor, j);
+    return j->op != NULL;
 }
 
 static bool job_start(struct job *j)
 {
-    const struct repair_opts *opts = j->mending->part->opts;
-
-    if (!j->heals) {
-        struct mend_args args = {
-            .key = buf_span(&j->key),
-            .old_counter = repair_old_counter_of(opts),
-            .timeout_ms = repair_timeout_ms(j->size),
-        };
-
-        j->op = client_mend(opts->client, &args, on_mended, j);
-    } else if (j->tries == 0) {
+    if (!j->heals)
+        return job_mend(j, on_mended);
+    if (j->tries == 0)
         return job_settle(j);
-    } else {
-        struct hello_args args = {
-            .node = opts->self,
-            .self = opts->self,
-            .incarnation = replica_incarnation(opts->replica),
-            .state = NODE_WHOLE,
-            .timeout_ms = REPAIR_TIMEOUT_MS,
-        };
-
-        j->op = client_hello(opts->client, &args, on_floor, j);
-    }
-    return j->op != NULL;
+    return j->tries % 2 == 1 ? job_ask_floor(j) : job_mend(j, on_brought);
 }
 
 /* Takes up again what has rested. */

@@ -70,23 +70,35 @@ def value_file(c, i, size):
     return files[0]
 
 
-def damaged(t, c):
-    """A byte of a large value flips on the disk of one node; nobody reads it."""
-    put(c, "large/flips", LARGE + b"12345")
-    c.wait_same(["large/flips"], 10, "all have it")
-    version = c.replica(1, "large/flips")[1]
-    path = value_file(c, 2, len(LARGE) + 5)
+def flip(path):
     with open(path, "r+b") as f:
         f.seek(1234567)
         byte = f.read(1)
         f.seek(1234567)
         f.write(bytes([byte[0] ^ 1]))
+
+
+def damaged(t, c):
+    """A byte of a large value flips on the disk of one node; nobody reads it."""
+    put(c, "large/flips", LARGE + b"12345")
+    c.wait_same(["large/flips"], 10, "all have it")
+    version = c.replica(1, "large/flips")[1]
+    flip(value_file(c, 2, len(LARGE) + 5))
     with t.claim("a flipped byte in a value is found by the scrub and healed from the others"):
         wait_until(lambda: c.repair(2)["healed"] >= 1, 20, "node-2 has healed it")
         found = c.wait_same(["large/flips"], 10, "all hold the same again")
         assert found["large/flips"][2] == LARGE + b"12345"
         eq(c.repair(2)["damaged"], 0)
         assert found["large/flips"][1] != version, "healed under the ballot of the copy that was lost"
+    put(c, "large/twice", LARGE + b"1234567")
+    c.wait_same(["large/twice"], 10, "all have it")
+    for i in (1, 3):
+        flip(value_file(c, i, len(LARGE) + 7))
+    with t.claim("with two of three values damaged the third is served, and brings back the others"):
+        a = wait_until(lambda: (a := c.http("GET", "/kv/large/twice")).status != 503 and a, 5, "it is read")
+        eq((a.status, a.body == LARGE + b"1234567"), (200, True))
+        found = c.wait_same(["large/twice"], 20, "all hold the same again")
+        assert found["large/twice"][2] == LARGE + b"1234567"
     with t.claim("after the healing the nodes find each other the same"):
         before = c.repair(1).get("last_same", "")
         wait_until(lambda: c.repair(1).get("last_same", "") > before, 15, "a comparison finds no difference")
