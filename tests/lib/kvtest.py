@@ -323,11 +323,11 @@ class Cluster:
 
     def repair(self, i):
         """What the node tells of its own repair."""
-        return request(self.port(i), "GET", "/status", timeout=5).json()["repair"]
+        return request(self.port(i), "GET", "/status", timeout=5, host=self.host(i)).json()["repair"]
 
     def replica(self, i, key):
         """This node's own copy of a key (as in a path): status, version, bytes."""
-        a = request(self.port(i), "GET", f"/replica/{key}")
+        a = request(self.port(i), "GET", f"/replica/{key}", host=self.host(i))
         return a.status, a.headers["ETag"] if a.status == 200 else None, a.body if a.status == 200 else b""
 
     def wait_same(self, keys, limit_s, what):

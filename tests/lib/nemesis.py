@@ -194,7 +194,7 @@ class Wipe(_Loss):
     """Its directory is empty."""
 
     def lose(self):
-        shutil.rmtree(self.world.data_dir(self.i))
+        self.world.wipe(self.i)
 
 
 class Flip(_Loss):
@@ -207,8 +207,9 @@ class Flip(_Loss):
         for aside in folder.glob("damaged*"):  # as an operator does who has looked at it: else the node would not go on
             shutil.rmtree(aside) if aside.is_dir() else aside.unlink()
         kinds = [[f for f in sorted(folder.glob(p)) if f.is_file() and f.stat().st_size > 0] for p in FLIPPED]
-        for _ in range(self.rng.randint(1, FLIPS_MAX)):
-            file = self.rng.choice(self.rng.choice([files for files in kinds if files]))
+        kinds = [files for files in kinds if files]
+        for _ in range(self.rng.randint(1, FLIPS_MAX) if kinds else 0):
+            file = self.rng.choice(self.rng.choice(kinds))
             at.append(flip(file, self.rng))
             self.database_lost |= file.parent.name == "db"
         self.flipped = ", ".join(at)

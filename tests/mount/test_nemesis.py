@@ -195,9 +195,7 @@ def copies_of(world, key):
     """What each replica says of its own copy."""
     found = []
     for node in json.loads(world.http("GET", f"/replicas/{key}").body)["replicas"]:
-        i = int(node["id"].removeprefix("node-"))
-        a = world.http("GET", f"/replica/{key}", node=i)
-        found.append((a.status, a.headers.get("ETag") if a.status == 200 else None, a.body if a.status == 200 else b""))
+        found.append(world.replica(int(node["id"].removeprefix("node-")), key))
     return found
 
 
