@@ -397,7 +397,7 @@ static void read_send(struct read_op *rd, struct round *r, unsigned i, bool hurr
 {
     struct message m = {.kind = MSG_READ, .pin = rd->pin};
     const struct leg *asked = &r->legs[rd->value_leg];
-    bool coming = asked->sent && (asked->ended ? asked->ans.has_value : !hurry);
+    bool coming = asked->sent && (asked->ended ? asked->err == 0 && asked->ans.has_value : !hurry);
 
     if (rd->want_value && !rd->apart && i < r->n_votes && !coming) {
         m.flags |= MSG_WANT_VALUE;

@@ -39,7 +39,9 @@ struct rocks {
     atomic_bool *broken;
     atomic_int last_err; /* logged already */
     pthread_mutex_t lock;
-    struct err damage; /* lock; the first that was found; "": none */
+    struct err damage;          /* lock; the first that was found; "": none; as is: */
+    rocks_damage_fn *on_damage; /* to be told of it; NULL: not (any more) */
+    void *on_damage_arg;
 };
 
 struct rocks_batch {
@@ -63,12 +65,39 @@ static int errno_of_text(const char *text)
     return strstr(text, "No space left on device") != NULL ? -ENOSPC : -EIO;
 }
 
+/* Tells, once, that there is damage. */
+static void tell_damage(struct rocks *r)
+{
+    rocks_damage_fn *tell = NULL;
+    struct err why;
+
+    pthread_mutex_lock(&r->lock);
+    if (r->damage.msg[0] != '\0') {
+        tell = r->on_damage;
+        r->on_damage = NULL;
+        why = r->damage;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (tell != NULL)
+        tell(r->on_damage_arg, why.msg);
+}
+
 static void note_damage(struct rocks *r, const char *text)
 {
     pthread_mutex_lock(&r->lock);
     if (r->damage.msg[0] == '\0')
         err_set(&r->damage, -EBADMSG, "%s", text);
     pthread_mutex_unlock(&r->lock);
+    tell_damage(r);
+}
+
+void rocks_on_damage(struct rocks *r, rocks_damage_fn *fn, void *arg)
+{
+    pthread_mutex_lock(&r->lock);
+    r->on_damage = fn;
+    r->on_damage_arg = arg;
+    pthread_mutex_unlock(&r->lock);
+    tell_damage(r);
 }
 
 int rocks_damage(struct rocks *r, struct err *why)

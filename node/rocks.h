@@ -30,6 +30,12 @@ struct rocks_iter;
 int rocks_open(const char *path, bool forgive, atomic_bool *broken, struct rocks **out,
                struct err *err);
 void rocks_close(struct rocks *r);
+/*
+ * Calls fn once, at once or when it is first found, with what rocks_damage() says; on the thread
+ * that found it, which may hold any lock but those of this module.
+ */
+typedef void rocks_damage_fn(void *arg, const char *why);
+void rocks_on_damage(struct rocks *r, rocks_damage_fn *fn, void *arg);
 
 /*
  * Bytes that belong to the database's memory until rocks_slice_fini(). data NULL: the key is not

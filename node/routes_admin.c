@@ -79,6 +79,11 @@ static void reply_recovering(struct service *s, struct exchange *x)
     buf_fini(&text);
 }
 
+static const char *explain_store(int err)
+{
+    return err == -EBADMSG ? "it is damaged, and is about to be set aside" : strerror(-err);
+}
+
 struct task *health_begin(struct service *s, struct exchange *x, struct span rest)
 {
     struct buf text = {0};
@@ -90,7 +95,7 @@ struct task *health_begin(struct service *s, struct exchange *x, struct span res
         return NULL;
     err = s->watch == NULL ? 0 : watch_state(s->watch);
     if (err != 0) {
-        reply_problem(x, 503, "the store does not work: %s", strerror(-err));
+        reply_problem(x, 503, "the store does not work: %s", explain_store(err));
         return NULL;
     }
     if (s->replica != NULL && replica_recovering(s->replica)) {
@@ -157,7 +162,7 @@ static void add_self(struct json *j, struct service *s)
     json_bool(j, true);
     if (err != 0) {
         json_key(j, "last_error");
-        json_str(j, span_str(strerror(-err)));
+        json_str(j, span_str(explain_store(err)));
     }
     add_hex(j, "incarnation", replica_incarnation(s->replica));
     json_key(j, "recovering");

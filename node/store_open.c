@@ -240,6 +240,21 @@ int store_rocksdb_condemn(const char *dir, const char *why, struct err *err)
 }
 
 /*
+ * Damage that shows while the store is in use is noted at once: whatever ends this process before
+ * it has stopped by itself, the next start must not take the store for a good one again. Where the
+ * limits forbid the note, that is for him who stops because of it to tell (store.h, damage()).
+ */
+static void on_damage(void *arg, const char *why)
+{
+    const struct disk *s = arg;
+    struct err err;
+
+    if (set_aside_note(s->dir, why, &err) < 0)
+        log_event(LOG_LEVEL_ERROR, "store-damage-not-noted", "error=%s",
+                  log_quote(err.msg, strlen(err.msg)));
+}
+
+/*
  * Opens what is in the directory, which is locked. Where a loss of power may have taken any of what
  * was not synced, the log may have holes: what is before the first is as good as it gets.
  */
@@ -261,6 +276,7 @@ static int open_locked(struct disk *s, bool *fresh, bool *distrusted, struct err
         ret = set_mark(s);
     if (ret < 0)
         return err_set(err, ret, "%s: cannot tell how it was stopped: %s", s->dir, strerror(-ret));
+    rocks_on_damage(s->rocks, on_damage, s);
     sweep_orphans(s);
     if (s->mode == STORE_FSYNC_EVERYSEC)
         ret = flusher_start(s->rocks, s->values, &s->flusher);

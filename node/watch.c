@@ -110,5 +110,5 @@ int watch_state(struct watch *w)
 
     if (begun != 0 && w->clock->mono_us(w->clock) - begun > WATCH_STUCK_US)
         return -ETIMEDOUT;
-    return atomic_load(&w->state);
+    return w->store->ops->damage(w->store, NULL) < 0 ? -EBADMSG : atomic_load(&w->state);
 }

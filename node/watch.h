@@ -15,7 +15,8 @@ int watch_new(struct store *store, struct clock *clock, void (*on_damage)(void *
               struct watch **out);
 void watch_free(struct watch *w); /* joins; waits for a probe that is under way */
 /*
- * 0, what the last probe failed with, or -ETIMEDOUT: a probe has been stuck in the disk for long.
+ * 0; -EBADMSG: the store is damaged; what the last probe failed with; or -ETIMEDOUT: a probe has
+ * been stuck in the disk for long. Does not block on the disk.
  */
 int watch_state(struct watch *w);
 
