@@ -38,6 +38,7 @@ struct repair {
     void *on_idle_arg;
 
     struct recovery *recovery;
+    struct op *greeting; /* of itself, under way */
     struct mending *mending;
     struct tombstones *tombstones;
     struct peer *peers; /* by node */
@@ -107,10 +108,37 @@ static void compare_all(struct repair *rp)
     }
 }
 
+static void on_greeted(void *arg, struct hello_result *res)
+{
+    struct repair *rp = arg;
+
+    (void)res; /* it has told health */
+    rp->greeting = NULL;
+    work_end(&rp->work);
+}
+
+/*
+ * This node's own client has heard, as all others have, that it recovers, and would leave it out of
+ * what it writes until the next probe.
+ */
+static void greet_self(struct repair *rp)
+{
+    struct hello_args args = {.node = rp->opts.self,
+                              .self = rp->opts.self,
+                              .incarnation = replica_incarnation(rp->opts.replica),
+                              .state = NODE_WHOLE,
+                              .timeout_ms = REPAIR_TIMEOUT_MS};
+
+    rp->greeting = client_hello(rp->opts.client, &args, on_greeted, rp);
+    if (rp->greeting != NULL)
+        work_begin(&rp->work);
+}
+
 static void on_recovered(void *arg)
 {
     struct repair *rp = arg;
 
+    greet_self(rp);
     mending_begin(rp->mending);
     compare_all(rp);
 }
@@ -286,6 +314,8 @@ void repair_stop(struct repair *rp, void (*on_idle)(void *arg), void *arg)
     work_begin(&rp->work); /* so that the end does not come in the middle of this */
     rp->work.stopped = true;
     recovery_stop(rp->recovery);
+    if (rp->greeting != NULL)
+        op_cancel(rp->greeting);
     mending_stop(rp->mending);
     tombstones_stop(rp->tombstones);
     for (unsigned i = 0; i < ring_n_nodes(rp->opts.ring); i++) {

@@ -166,7 +166,8 @@ static void add_self(struct json *j, struct service *s)
     }
     add_hex(j, "incarnation", replica_incarnation(s->replica));
     json_key(j, "recovering");
-    json_bool(j, replica_recovering(s->replica));
+    json_bool(j, replica_recovering(s->replica) ||
+                     health_get(cluster_health(s->cluster), s->self).recovering);
     if (s->store->ops->stats(s->store, &st) != 0)
         return;
     json_key(j, "keys");

@@ -181,7 +181,7 @@ static unsigned judge(const struct model *k, struct ballot b, bool restore, stru
 
 static bool ballot_is_possible(struct ballot b)
 {
-    return b.counter <= PROMISE_COUNTER_MAX && b.proposer != BALLOT_PROPOSER_MAX;
+    return b.counter <= BALLOT_COUNTER_MAX && b.proposer != BALLOT_PROPOSER_MAX;
 }
 
 static bool same_value(const struct model *k, const struct message *m)
@@ -559,8 +559,8 @@ static void recovered(struct world *w, uint64_t floor)
 {
     struct ballot b = {floor, BALLOT_PROPOSER_MAX};
 
-    CLAIM((replica_recovered(w->r, floor) == 0) == (floor <= PROMISE_COUNTER_MAX));
-    if (floor > PROMISE_COUNTER_MAX)
+    CLAIM((replica_recovered(w->r, floor) == 0) == (floor <= BALLOT_COUNTER_MAX));
+    if (floor > BALLOT_COUNTER_MAX)
         return;
     w->recovering = false;
     w->floor = floor > w->floor ? floor : w->floor;

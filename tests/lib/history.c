@@ -34,7 +34,9 @@ struct search {
     uint64_t must; /* operations that took effect for sure, or saw something */
     uint64_t seen_list[HISTORY_OPS_MAX];
     uint64_t left_best;
-    struct visit *visits; /* open addressing */
+    unsigned n;
+    unsigned order[HISTORY_OPS_MAX]; /* which to try first */
+    struct visit *visits;            /* open addressing */
     size_t n_visits, visits_cap;
     int err;
 };
@@ -214,6 +216,8 @@ static uint64_t skip_pure(const struct search *s, uint64_t left, struct state st
 /* Is there an order of `left`, starting from st? Unknown operations may stay out of it. */
 static bool explain(struct search *s, uint64_t left, struct state st)
 {
+    uint64_t eligible;
+
     left = skip_pure(s, left, st);
     if (__builtin_popcountll(left & s->must) < __builtin_popcountll(s->left_best & s->must))
         s->left_best = left;
@@ -221,11 +225,13 @@ static bool explain(struct search *s, uint64_t left, struct state st)
         return true;
     if (!visit_first(s, left, st))
         return false;
-    for (uint64_t b = may_be_next(s, left); b != 0 && s->err == 0; b &= b - 1) {
+    eligible = may_be_next(s, left);
+    for (unsigned k = 0; k < s->n && s->err == 0; k++) {
+        uint64_t bit = 1ull << s->order[k];
         struct state next;
 
-        if (apply(s, (unsigned)__builtin_ctzll(b), st, &next) && !state_eq(next, st) &&
-            explain(s, left & ~(b & -b), next))
+        if ((eligible & bit) && apply(s, s->order[k], st, &next) && !state_eq(next, st) &&
+            explain(s, left & ~bit, next))
             return true;
     }
     return false;
@@ -278,6 +284,39 @@ static bool was_seen(const struct history *h, uint32_t id)
     return false;
 }
 
+static unsigned place_in(const struct history_seen *list, uint32_t id)
+{
+    for (unsigned k = 0; k < list->n; k++) {
+        if (list->ids[k] == id)
+            return k + 1;
+    }
+    return 0;
+}
+
+/*
+ * Those that the longest list shows are tried in its order, and after all others, which came before
+ * it or were seen to change nothing: a good history with many unknown writes is explained at the
+ * first try instead of after all permutations of them.
+ */
+static void order_tries(struct search *s, const struct history *h)
+{
+    const struct history_seen none = {0}, *longest = &none;
+
+    for (unsigned i = 0; i < h->n; i++) {
+        const struct history_op *op = &h->ops[i];
+
+        if (op->outcome == HISTORY_OK && op->seen.list_known && op->seen.n > longest->n)
+            longest = &op->seen;
+    }
+    for (unsigned i = 0; i < h->n; i++) {
+        unsigned at = s->n++, place = place_in(longest, h->ops[i].id);
+
+        for (; at > 0 && place_in(longest, h->ops[s->order[at - 1]].id) > place; at--)
+            s->order[at] = s->order[at - 1];
+        s->order[at] = i;
+    }
+}
+
 /*
  * Sorts the operations: returns those that may be in an order; *likely are those without unknown
  * writes that nobody saw.
@@ -314,6 +353,7 @@ int history_check(const struct history *h, struct history_verdict *out)
     struct history_verdict v = {.good = false};
     uint64_t likely, left = prepare(&s, h, &likely);
 
+    order_tries(&s, h);
     s.left_best = left;
     v.good = explain(&s, likely,
                      absent); /* nearly always enough, and much faster after many unknown writes */

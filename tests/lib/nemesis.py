@@ -12,7 +12,6 @@ from world import GATE
 
 WHOLE_LIMIT_S = 60  # within which a node that lost data is whole again, when it is left in peace
 FLIPS_MAX = 4
-SET_ASIDE_S = 4  # how long a node may go on with a damaged database before it sets that aside
 FLIPPED = os.environ.get("NEMESIS_FLIPPED", "values/**/*,db/*.sst,db/*.log,db/MANIFEST*").split(",")  # in a node's folder
 
 
@@ -96,8 +95,19 @@ class Mount(Fault):
         self.clients.drain(self.mount.path.name)
         self.mount.kill9()
 
+    def starts(self):
+        """It does not where there is no quorum to be had, for other faults."""
+        try:
+            self.mount.start()
+        except AssertionError as e:
+            if "not enough nodes for a quorum" not in str(e):
+                raise
+            self.mount.proc = None
+            return False
+        return True
+
     def heal(self):
-        self.mount.start()
+        wait_until(self.starts, WHOLE_LIMIT_S, f"{self.mount.path} starts")
         self.clients.open(self.mount.path.name)
 
 
@@ -173,8 +183,6 @@ class Clock(Fault):
 class _Loss(Fault):
     """A node loses data. Never more than a minority of any replica set may: one node, until it is whole again."""
 
-    database_lost = False  # damage below the records
-
     def pick(self):
         self.i = self.rng.choice(list(self.world.nodes()))
         self.parts = {self.world.name(self.i)}
@@ -211,7 +219,6 @@ class Flip(_Loss):
         for _ in range(self.rng.randint(1, FLIPS_MAX) if kinds else 0):
             file = self.rng.choice(self.rng.choice(kinds))
             at.append(flip(file, self.rng))
-            self.database_lost |= file.parent.name == "db"
         self.flipped = ", ".join(at)
 
     def __str__(self):
@@ -243,7 +250,7 @@ class Nemesis:
         self.durations = (0.1, 0.5, 1, 1, 2, 3) if brief else (0.1, 0.1, 0.5, 1, 1, 2, 3, 8)
         self.deck, self.counts = [], collections.Counter()
         self.pause = threading.Event()  # never set
-        self.lost, self.lost_at, self.whole_since, self.database_lost = None, None, None, False
+        self.lost, self.lost_at = None, None
         self.last_repair, self.recoveries = None, []
         self.spans = []  # (began, healed, faults, the node that is not whole)
 
@@ -276,10 +283,8 @@ class Nemesis:
             for f in faults:
                 healed.append(f)
                 if isinstance(f, _Loss):
-                    self.lost, self.lost_at, self.whole_since = f.i, began, None
+                    self.lost, self.lost_at = f.i, began
                 f.start()
-                if isinstance(f, _Loss):
-                    self.database_lost = f.database_lost
                 self.note(f"start {f}")
                 self.counts[type(f).__name__.lower()] += 1
             self.pause.wait(self.rng.choice(self.durations) * self.rng.uniform(0.5, 1))
@@ -320,20 +325,12 @@ class Nemesis:
             return not repair["recovering"] and repair["damaged"] == 0 and repair["scrub"]["passes"] > 0
         return False
 
-    def is_whole(self):
-        """For a while: damage of the database is set aside some time after it was met."""
-        if not self.says_whole():
-            self.whole_since = None
-        elif self.whole_since is None:
-            self.whole_since = time.monotonic()
-        return self.whole_since is not None and time.monotonic() - self.whole_since >= SET_ASIDE_S * self.database_lost
-
     def wait_whole(self):
         """The node that lost data has all of it again, and has looked at all of it."""
         if self.lost is None:
             return
         try:
-            wait_until(self.is_whole, WHOLE_LIMIT_S, f"node-{self.lost}, which lost data, is whole again")
+            wait_until(self.says_whole, WHOLE_LIMIT_S, f"node-{self.lost}, which lost data, is whole again")
         except AssertionError as e:
             raise AssertionError(f"{e}: {self.last_repair}") from None
         took = time.monotonic() - self.lost_at

@@ -33,7 +33,7 @@ def everywhere(t, c):
                 eq(a.headers["Content-Type"], "application/json")
 
     with t.claim("/replica/{key} is this node's own copy"):
-        c.http("PUT", "/kv/user:42", b"copy")
+        eq([r["status"] for r in c.http("PUT", "/kv/user:42", b"copy").json()["replications"]], ["ok", "ok"])
         for node in c.nodes():
             a = c.http("GET", "/replica/user:42", node=node)
             eq((a.status, a.body), (200, b"copy"))

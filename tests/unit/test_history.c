@@ -173,6 +173,20 @@ static void an_unknown_write_does_not_take_effect_before_it_began(void **state)
     assert_false(is_good());
 }
 
+static void many_unknown_writes_in_the_order_that_a_read_shows_are_good(void **state)
+{
+    enum { N = 24 };
+    uint32_t ids[N];
+
+    (void)state;
+    for (uint32_t i = 0; i < N; i++) {
+        unknown(HISTORY_APPEND, i + 1, 1);
+        ids[i] = N - i;
+    }
+    saw(ok(HISTORY_READ, 0, 2, 3), ids[N - 1], ids, N);
+    assert_true(is_good());
+}
+
 static void an_unknown_write_may_never_take_effect(void **state)
 {
     (void)state;
@@ -446,6 +460,7 @@ int main(void)
         cmocka_unit_test_setup(an_unknown_append_that_took_effect_twice_is_bad, begin),
         cmocka_unit_test_setup(an_unknown_write_may_take_effect_late, begin),
         cmocka_unit_test_setup(an_unknown_write_does_not_take_effect_before_it_began, begin),
+        cmocka_unit_test_setup(many_unknown_writes_in_the_order_that_a_read_shows_are_good, begin),
         cmocka_unit_test_setup(an_unknown_write_may_never_take_effect, begin),
         cmocka_unit_test_setup(an_unknown_write_that_comes_and_goes_is_bad, begin),
         cmocka_unit_test_setup(a_write_that_surely_had_no_effect_is_never_seen, begin),

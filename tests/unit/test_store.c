@@ -1026,17 +1026,6 @@ static int fill_disk(const char *path, off_t but)
 }
 
 /* A tombstone is a record without a value. How many of them are not refused. */
-static uint32_t n_deleted(struct store *s, uint32_t n)
-{
-    uint32_t deleted = 0;
-
-    for (uint32_t i = 0; i < n; i++)
-        if (s->ops->put(s, span_of(&i, sizeof(i)), span_str("gone"), (struct span){0}, NULL,
-                        false) == 0)
-            deleted++;
-    return deleted;
-}
-
 /*
  * Where the database itself ran into the end of the disk, in the background, it takes some seconds
  * to notice that there is room.
@@ -1051,6 +1040,26 @@ static bool works_soon(struct store *s)
         (void)poll(NULL, 0, 50);
     }
     return true;
+}
+
+/* One that meets the database at the end of the disk goes on when that has noticed the reserve. */
+static bool delete_numbered(struct store *s, uint32_t i)
+{
+    int ret = -ENOSPC;
+
+    for (unsigned tries = 0; ret == -ENOSPC && tries < 3 && works_soon(s); tries++)
+        ret =
+            s->ops->put(s, span_of(&i, sizeof(i)), span_str("gone"), (struct span){0}, NULL, false);
+    return ret == 0;
+}
+
+static uint32_t n_deleted(struct store *s, uint32_t n)
+{
+    uint32_t deleted = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        deleted += delete_numbered(s, i);
+    return deleted;
 }
 
 #define N_GONE 1000u
