@@ -38,7 +38,7 @@ count() {
         END { print n + 0 }' "$3"
 }
 
-# note NAME STATUS LOG: adds up what one test printed.
+# note NAME STATUS LOG TOOK: adds up what one test printed.
 note() {
     local name=$1 status=$2 log=$3 good bad
     good=$(count ok PASSED "$log")
@@ -54,21 +54,21 @@ note() {
         echo "--- $name failed:"
         tail -n 60 "$log"
     else
-        echo "$name: $good ok ($SECONDS s)"
+        echo "$name: $good ok ($4 s, at $SECONDS)"
     fi
 }
 
 # Two tests at a time: most of them wait for processes most of the time. Each has ports and directories of its own.
-declare -A running=() # pid: number and name
+declare -A running=() # pid: number, begin and name
 started=0
 
 reap() {
-    local pid status number name
+    local pid status number began name
     wait -n -p pid "${!running[@]}"
     status=$?
-    read -r number name <<<"${running[$pid]}"
+    read -r number began name <<<"${running[$pid]}"
     unset "running[$pid]"
-    note "$name" "$status" "$logs/$number"
+    note "$name" "$status" "$logs/$number" $((SECONDS - began))
 }
 finish() { while [ ${#running[@]} -gt 0 ]; do reap; done; }
 
@@ -80,7 +80,7 @@ run() {
     [ ${#running[@]} -lt 2 ] || reap
     started=$((started + 1))
     timeout -k 10 "$limit" "$@" >"$logs/$started" 2>&1 </dev/null &
-    running[$!]="$started $name"
+    running[$!]="$started $SECONDS $name"
 }
 
 build() {
