@@ -253,8 +253,9 @@ def fill(path):
 
 
 def full_disk(t):
-    if os.geteuid() != 0:
-        print("# full disk: only root may mount a small one", flush=True)
+    may = subprocess.run(["unshare", "--mount", "true"], capture_output=True, text=True, check=False)
+    if may.returncode != 0:
+        print(f"# full disk: left out, for none can be mounted for it alone: {may.stderr.strip()}", flush=True)
         return
     with SmallDiskCluster(n=1, rf=1, base_port=20250) as c:
         n, slowest = 0, []
