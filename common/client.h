@@ -84,6 +84,11 @@ struct read_result {
     bool has_child;
     struct entry child;
     struct buf child_key;
+    /*
+     * Each node that answered was followed from before it was asked: the result may be kept until
+     * the feed tells of a change (feed.h)
+     */
+    bool followed;
 };
 /*
  * res is the client's and finished after done(); steal from it by copying a field out and zeroing
@@ -172,6 +177,7 @@ struct list_result {
     struct buf entries;
     bool more;
     struct buf next; /* more: start_after of the next page */
+    bool followed;   /* as of read_result */
 };
 typedef void list_done_fn(void *arg, struct list_result *res);
 struct op *client_list(struct client *c, const struct list_args *args, list_done_fn *done,
