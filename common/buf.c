@@ -261,6 +261,20 @@ struct blob *blob_new(size_t len)
         return NULL;
     atomic_init(&b->refs, 1);
     b->len = len;
+    b->data = b->room;
+    b->release = NULL;
+    return b;
+}
+
+struct blob *blob_borrow(void *data, size_t len, void (*release)(void *data, size_t len))
+{
+    struct blob *b = blob_new(0);
+
+    if (b != NULL) {
+        b->data = data;
+        b->len = len;
+        b->release = release;
+    }
     return b;
 }
 
@@ -281,8 +295,11 @@ void blob_unref(struct blob *b)
     /* Release: our last use comes before the free. Acquire: who frees sees everybody's last use. */
     before = atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel);
     assert(before > 0);
-    if (before == 1)
-        free(b);
+    if (before > 1)
+        return;
+    if (b->release != NULL)
+        b->release(b->data, b->len);
+    free(b);
 }
 
 int value_copy(struct span s, struct value *out)

@@ -89,15 +89,25 @@ static inline size_t cursor_left(const struct cursor *c)
     return (size_t)(c->end - c->pos);
 }
 
-/* Shared, immutable-once-shared memory with a reference count (atomic: any thread). */
+/*
+ * Shared, immutable-once-shared memory with a reference count (atomic: any thread). The bytes are
+ * the blob's own, or borrowed: a mapped file.
+ */
 struct blob {
     _Atomic unsigned refs;
     size_t len;
-    uint8_t data[];
+    uint8_t *data;
+    void (*release)(void *data, size_t len); /* of borrowed ones; NULL: they are in room */
+    uint8_t room[];
 };
 
 /* A new blob of len uninitialised bytes with one reference, NULL without memory. */
 struct blob *blob_new(size_t len);
+/*
+ * A blob of bytes that are elsewhere, with one reference: release() gets them back, from whichever
+ * thread lets the last one go. NULL without memory: they stay the caller's.
+ */
+struct blob *blob_borrow(void *data, size_t len, void (*release)(void *data, size_t len));
 struct blob *blob_ref(struct blob *b);
 void blob_unref(struct blob *b); /* accepts NULL */
 

@@ -354,6 +354,31 @@ static void an_empty_slice_keeps_no_blob_alive(void **state)
     value_fini(&v);
 }
 
+static char given_back[16];
+
+static void give_back(void *data, size_t len)
+{
+    assert_true(len < sizeof(given_back));
+    memcpy(given_back, data, len);
+}
+
+static void borrowed_bytes_are_given_back_with_the_last_reference(void **state)
+{
+    char text[] = "mapped file";
+    struct value v, slice;
+
+    (void)state;
+    v = (struct value){blob_borrow(text, strlen(text), give_back), (const uint8_t *)text, 11};
+    assert_non_null(v.blob);
+    assert_ptr_equal(v.blob->data, text);
+    slice = value_slice(v, 7, 4);
+    value_fini(&v);
+    assert_string_equal(given_back, "");
+    assert_span(value_span(slice), "file");
+    value_fini(&slice);
+    assert_string_equal(given_back, "mapped file");
+}
+
 static void references_are_counted_right_from_many_threads(void **state)
 {
     pthread_t threads[4];
@@ -397,6 +422,7 @@ int main(void)
         cmocka_unit_test(the_empty_value_owns_nothing),
         cmocka_unit_test(bytes_live_until_the_last_reference_is_given_back),
         cmocka_unit_test(an_empty_slice_keeps_no_blob_alive),
+        cmocka_unit_test(borrowed_bytes_are_given_back_with_the_last_reference),
         cmocka_unit_test(references_are_counted_right_from_many_threads),
         cmocka_unit_test(a_blob_too_large_for_its_head_is_refused),
     };
