@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/health.h"
 #include "common/limits.h"
@@ -263,6 +264,16 @@ int fs_getattr(struct fs *fs, struct caller *who, uint64_t id, struct handle *h,
     if (err == -ENOENT && h == NULL)
         err = -ESTALE; /* deleted elsewhere since the lookup: the kernel looks again */
     inode_put(fs->inodes, in);
+    return err;
+}
+
+int fs_access(struct fs *fs, struct caller *who, uint64_t id, int mask)
+{
+    struct stat st;
+    int err = mask & X_OK ? fs_getattr(fs, who, id, NULL, &st) : 0;
+
+    if (err == 0 && mask & X_OK && S_ISREG(st.st_mode) && (st.st_mode & 0111) == 0)
+        err = -EACCES;
     return err;
 }
 

@@ -47,6 +47,9 @@ int fs_lookup(struct fs *fs, struct caller *who, uint64_t parent, const char *na
 void fs_forget(struct fs *fs, uint64_t id, uint64_t nlookup);
 /* h: the handle through which it is asked, or NULL. */
 int fs_getattr(struct fs *fs, struct caller *who, uint64_t id, struct handle *h, struct stat *out);
+/* access(2) where the kernel does not check permissions (without default_permissions): then all are
+ * allowed all, but what has no x for anybody is no program. */
+int fs_access(struct fs *fs, struct caller *who, uint64_t id, int mask);
 /* size: UINT64_MAX leaves it. h as above. */
 int fs_setattr(struct fs *fs, struct caller *who, uint64_t id, struct handle *h,
                const struct attr_change *ch, uint64_t size, struct stat *out);

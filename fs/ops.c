@@ -156,6 +156,16 @@ static void on_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
     reply_attr(req, &who, err, &st);
 }
 
+static void on_access(fuse_req_t req, fuse_ino_t ino, int mask)
+{
+    struct caller who;
+    int err;
+
+    request_begin(req, &who);
+    err = fs_access(mount_of(req)->fs, &who, ino, mask);
+    fuse_reply_err(req, request_end(req, &who, err));
+}
+
 static int64_t ns_of(struct timespec ts)
 {
     return (int64_t)ts.tv_sec * 1000000000ll + ts.tv_nsec;
@@ -284,6 +294,7 @@ const struct fuse_lowlevel_ops ops_table = {
     .forget = on_forget,
     .forget_multi = on_forget_multi,
     .getattr = on_getattr,
+    .access = on_access,
     .setattr = on_setattr,
     .readlink = on_readlink,
     .getxattr = on_getxattr,
