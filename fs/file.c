@@ -146,12 +146,27 @@ void file_meta(struct file *f, struct meta *out)
     pthread_mutex_unlock(&f->lock);
 }
 
+static bool is_fresh_locked(const struct file *f)
+{
+    return f->pending || (f->fresh && file_is_dirty_locked(f));
+}
+
+bool file_is_fresh(struct file *f)
+{
+    bool fresh;
+
+    pthread_mutex_lock(&f->lock);
+    fresh = is_fresh_locked(f);
+    pthread_mutex_unlock(&f->lock);
+    return fresh;
+}
+
 bool file_change_fresh(struct file *f, const struct attr_change *ch)
 {
     bool done;
 
     pthread_mutex_lock(&f->lock);
-    done = f->pending || (f->fresh && file_is_dirty_locked(f));
+    done = is_fresh_locked(f);
     if (done) {
         meta_apply(&f->meta, ch, attr_now_ns());
         f->gen++;

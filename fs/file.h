@@ -109,7 +109,9 @@ bool file_pending(struct file *f);
 /* False while nothing is known yet: it is just being opened. */
 bool file_known_meta(struct file *f, struct meta *out);
 void file_meta(struct file *f, struct meta *out);
-/* Changes the attributes of a file that was never stored; false: it was, change them there (and
+/* Created here, with attributes that are not stored yet: they travel with the first store. */
+bool file_is_fresh(struct file *f);
+/* Changes the attributes of a fresh file; false: the cluster has them, change them there (and
  * tell file_set_meta()). */
 bool file_change_fresh(struct file *f, const struct attr_change *ch);
 /* The attributes were changed in the cluster, to version next (unless that changed meanwhile). */

@@ -35,7 +35,7 @@ static int errno_for_kernel(int err)
 {
     switch (-err) {
     case EBADMSG: /* damaged on every replica */
-    case EBADE: /* the nodes hold another ring */
+    case EBADE:   /* the nodes hold another ring */
     case EPROTO:
     case EREMCHG:
         return EIO;

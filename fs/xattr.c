@@ -164,7 +164,8 @@ static int change(struct fs *fs, struct caller *who, uint64_t id, struct xattr_e
     e->fs = fs;
     e->dir = in->kind == INODE_DIR;
     f = e->dir ? NULL : inode_file(fs->inodes, in);
-    err = f != NULL && file_pending(f) ? file_store(fs, who, f) : 0; /* it needs a record */
+    /* It needs a record, which knows the file's attributes. */
+    err = f != NULL && file_is_fresh(f) ? file_store(fs, who, f) : 0;
     if (err == 0)
         err = inode_key(fs->inodes, in, &key);
     if (err == 0 && (key.len == 0 || (e->dir && key.data[key.len - 1] != '/')))

@@ -357,6 +357,30 @@ static void renamed_or_not(struct world *w, int err)
     assert_int_equal(fake_cluster_n_live(w->cluster), 1);
 }
 
+static void an_extended_attribute_of_a_new_file_leaves_its_owner_and_mode(void **state)
+{
+    const struct attr_change ch = {
+        .set = CHANGE_UID | CHANGE_GID | CHANGE_MODE, .uid = 11, .gid = 21, .mode = 0751};
+    struct world *w = world_new();
+    struct fs_entry e;
+    struct handle *h;
+    struct stat st;
+
+    (void)state;
+    assert_int_equal(fs_create(w->fs, &w->who, 1, "f", 0600, O_RDWR | O_CREAT | O_EXCL, &e, &h), 0);
+    assert_int_equal(fs_write(w->fs, &w->who, h, 0, span_str("x"), false), 0);
+    assert_int_equal(fs_setattr(w->fs, &w->who, e.id, h, &ch, UINT64_MAX, &st), 0);
+    assert_int_equal(fs_setxattr(w->fs, &w->who, e.id, "user.k", span_str("v"), 0), 0);
+    assert_int_equal(fs_release(w->fs, &w->who, h), 0);
+    assert_int_equal(find(w, "f", &e.id), 0);
+    assert_int_equal(fs_getattr(w->fs, &w->who, e.id, NULL, &st), 0);
+    assert_int_equal(st.st_mode, S_IFREG | 0751);
+    assert_int_equal(st.st_uid, 11);
+    assert_int_equal(st.st_gid, 21);
+    assert_stored(w, "f", "x");
+    world_free(w);
+}
+
 static void a_file_is_whole_under_one_name_or_both_after_a_rename_fails_anywhere(void **state)
 {
     (void)state;
@@ -501,6 +525,7 @@ int main(void)
         cmocka_unit_test(what_failed_at_close_is_not_stored_behind_the_programs_back),
         cmocka_unit_test(an_append_of_unknown_outcome_is_not_appended_twice),
         cmocka_unit_test(a_new_file_is_stored_once_with_its_owner_and_mode),
+        cmocka_unit_test(an_extended_attribute_of_a_new_file_leaves_its_owner_and_mode),
         cmocka_unit_test(a_file_is_whole_under_one_name_or_both_after_a_rename_fails_anywhere),
         cmocka_unit_test(a_rename_copies_once_also_when_its_file_is_settled_meanwhile),
         cmocka_unit_test(a_directory_move_that_fails_anywhere_leaves_each_key_whole),
