@@ -1,8 +1,6 @@
 """test_programs.py - everyday programs do in a mount what they do in a local directory: same output, same trees."""
 import os
 import pathlib
-import shutil
-import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
@@ -70,10 +68,29 @@ END
         touch -a -d 2019-01-01 a; stat -c '%y' a; touch -m -d 2018-01-01 a; stat -c %y a; chmod u+s,g-r a; chmod 1777 .; stat -c %a a .
         umask 027; echo > u; mkdir ud; stat -c '%a' u ud; [ -r a ] && [ ! -x u ] && [ -s u ] && echo tests
     """),
-    ("gzip, zip by Python, cpio-like streams, and checksums that are read back", """
+    ("gzip -r, tar's -z and --transform, and checksums that are read back", """
         cp -a "$SRC" t; gzip -r t/dir; find t/dir -name '*.gz' -printf '%f %TY\\n' | sort; gunzip -r t/dir; diff -r --no-dereference t "$SRC"
         tar -czf t.tgz t; tar -xzf t.tgz --transform 's,^t,u,'; diff -r --no-dereference t u; md5sum t/data t/text > sums; md5sum -c sums
         (cd t; tar -cf - .) | (mkdir v; cd v; tar -xf -); diff -r --no-dereference t v; rm t.tgz
+    """),
+    ("rsync -aX --checksum both ways: a second run transfers nothing; --inplace, --delete, --append", """
+        cp -a "$SRC" s; python3 -c 'import os; os.setxattr("s/data", "user.color", b"blue")'
+        rsync -aX --checksum s/ "$OUT/o/" && rsync -aX --checksum -i s/ "$OUT/o/"; echo "again: $?"
+        rsync -aX --checksum "$OUT/o/" b/ && rsync -aX --checksum -i "$OUT/o/" b/; rsync -aX -i "$OUT/o/" b/; echo "again: $?"
+        diff -r --no-dereference "$SRC" b && rsync -aX -i --dry-run s/ b/; echo changed >> s/text; rm -f b/data; echo other > b/extra
+        rsync -aX --checksum --inplace --delete -i s/ b/; rsync -aX -i --delete s/ b/; echo more >> s/data; rsync --append -a s/data b/data
+        cmp s/data b/data; rsync -a --no-whole-file --inplace s/data "$OUT/d"; echo end >> "$OUT/d"; touch -d 2003-03-03 "$OUT/d"
+        rsync -a --no-whole-file -i "$OUT/d" b/data
+        rsync -a --sparse s/sparse sp; cmp sp s/sparse; rsync -a --remove-source-files s/dir m/; find m s/dir | sort
+    """),
+    ("vim saves with backupcopy=yes and =no, and permissions, owner and swap files are as locally", """
+        edit() { vim=$(command -v vim.tiny || command -v vim); "$vim" -u NONE -N -n -es "$@" </dev/null; echo "vim: $?"; }
+        seq 100 > f; chmod 640 f; chown 1234:2345 f; touch -d 2001-01-01 f; ln -s f link
+        edit -c 'set backupcopy=yes nobackup writebackup' -c '%s/1/one/' -c wq f; head -2 f; stat -c '%a %u:%g %F' f; ls -A
+        edit -c 'set backupcopy=no nobackup writebackup' -c '%s/2/two/' -c wq f; sed -n 2p f; stat -c '%a %u:%g %F' f; ls -A
+        edit -c 'set backupcopy=auto backup' -c '%s/3/three/' -c wq f; sed -n 3p f; stat -c '%a %u:%g %n' f f~; ls -A
+        edit -c 'set backupcopy=yes' -c '1d' -c wq link; head -1 f; stat -c %F link; edit -c 'a' -c 'new' -c '.' -c wq fresh; cat fresh
+        edit --cmd 'set swapfile updatecount=1 directory=.' -c 'set swapfile' -c '$s/$/!/' -c 'silent !ls -A > names' -c wq f; cat names; tail -1 f; ls -A
     """),
     ("du, wc and ls tell the same sizes", """
         cp -a "$SRC" t; find t -type f -exec du --apparent-size -b {} + | sort -k2; cat t/*/* t/text | wc; ls -ARs --block-size=1 t >/dev/null
@@ -142,7 +159,7 @@ with contextlib.suppress(FileExistsError), open(p / "b", "x"): print("not refuse
 os.utime(p / "b", ns=(10**18, 10**18 + 1)); print(os.stat(p / "b").st_mtime_ns)
 os.setxattr(p / "b", "user.k", b"v"); shutil.copy2(p / "b", p / "c"); print(os.listxattr(p / "c"), os.getxattr(p / "c", "user.k"))
 os.replace(p / "c", p / "b"); fd = os.open(p, os.O_RDONLY); os.fsync(fd); print(os.listdir(fd)[:0], sorted(os.listdir(fd)))
-os.chmod("b2", 0o600, dir_fd=fd) if False else os.rename("b", "b2", src_dir_fd=fd, dst_dir_fd=fd); os.close(fd)
+os.rename("b", "b2", src_dir_fd=fd, dst_dir_fd=fd); os.close(fd)
 r, w = os.pipe(); os.write(w, b"piped"); os.close(w)
 f = open("s", "w+b"); print(os.sendfile(f.fileno(), os.open("p/b2", os.O_RDONLY), 0, 3), os.splice(r, f.fileno(), 5)); f.close()
 print(pathlib.Path("s").read_bytes())
@@ -150,6 +167,34 @@ with open("cfr", "wb") as o, open("u/data", "rb") as i: print(os.copy_file_range
 with open("pk", "wb") as f: pickle.dump({"k": list(range(1000))}, f)
 print(len(pickle.load(open("pk", "rb"))["k"]))
 '''
+
+# As editors do that write a new file, give it the old one's owner and mode, and rename it.
+EDITOR = r'''
+import os, shutil, stat, tempfile
+
+def save(path, text):
+    st = os.stat(path)
+    fd, new = tempfile.mkstemp(prefix=".save-", dir=".")
+    with os.fdopen(fd, "w") as f:
+        f.write(text); f.flush()
+        os.fchown(fd, st.st_uid, st.st_gid); os.fchmod(fd, stat.S_IMODE(st.st_mode)); shutil.copystat(path, new); os.fsync(fd)
+    os.utime(new)
+    os.rename(new, path)
+    d = os.open(".", os.O_RDONLY | os.O_DIRECTORY); os.fsync(d); os.close(d)
+
+with open("f", "w") as f: f.write("old")
+os.chmod("f", 0o4750); os.chown("f", 1234, 2345); os.chmod("f", 0o2751); os.setxattr("f", "user.tag", b"t")
+reader = open("f")
+for n in range(20): save("f", f"text {n}")
+st = os.stat("f")
+print(open("f").read(), reader.read(), oct(st.st_mode), st.st_uid, st.st_gid, os.getxattr("f", "user.tag"), os.listdir())
+os.rename("f", "f~"); shutil.copy2("f~", "f"); print(open("f").read(), sorted(os.listdir()))
+'''
+
+PYTHON_SCRIPTS = [
+    ("Python's shutil, tempfile, zipfile, mmap, shelve, dbm, sqlite3, pathlib, fileinput, scandir, splice", PYTHON),
+    ("an editor that replaces the file by renaming a new one over it keeps mode, owner and attributes", EDITOR),
+]
 
 
 def make_source(at):
@@ -180,9 +225,9 @@ with Claims() as t, Cluster(base_port=21800) as c:
     make_source(src)
     twins = Twins(c.mount().path, c.dir, {"SRC": str(src)})
 
-    for sentence, script in SCRIPTS:
-        with t.claim(sentence):
-            twins.same(["bash", "-c", script])
-
-    with t.claim("Python's shutil, tempfile, zipfile, mmap, shelve, dbm, sqlite3, pathlib, fileinput, scandir, splice"):
-        twins.same([sys.executable, "-c", PYTHON])
+    runs = [(sentence, ["bash", "-c", script]) for sentence, script in SCRIPTS]
+    runs += [(sentence, [sys.executable, "-c", script]) for sentence, script in PYTHON_SCRIPTS]
+    for sentence, command in runs:
+        if t.only in sentence:
+            with t.claim(sentence):
+                twins.same(command)
