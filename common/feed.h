@@ -52,8 +52,8 @@ struct feed_opts {
 /* Starts by itself. On the thread, or before it runs. 0 or -ENOMEM. */
 int feed_new(const struct feed_opts *opts, struct feed **out);
 /*
- * On the thread. Nothing is told any more; idle(idle_arg) comes once, at once or later, when nothing
- * is under way; then feed_free().
+ * On the thread. Nothing is told any more; idle(idle_arg) comes once, at once or later, when
+ * nothing is under way; then feed_free().
  */
 void feed_stop(struct feed *f, void (*idle)(void *idle_arg), void *idle_arg);
 void feed_free(struct feed *f); /* NULL is allowed */

@@ -5,7 +5,7 @@
  *
  *   main.c            starts and stops the parts below; options.[ch]: the command line,
  *                     notify.[ch]: tells the service manager
- *   server.[ch]       HTTP exchanges over libmicrohttpd, on
+ *   server.[ch]       HTTP over libmicrohttpd; exchange.[ch]: a request and its answer; on
  *     listener.[ch]     listening sockets and the thread that accepts
  *     conns.[ch]        open connections and their deadlines
  *     framing.[ch]      where a request ends, and which to refuse

@@ -1,6 +1,6 @@
 /*
- * server.h - HTTP/1.1 requests in, answers out (server.c is the only user of libmicrohttpd, and
- * could be replaced).
+ * server.h - HTTP/1.1 requests in, answers out (server.c and exchange.c are the only users of
+ * libmicrohttpd, and could be replaced).
  *
  * A few threads serve all connections; a handler runs on one of them and may block it for a disk,
  * never for the network. What must wait for other nodes returns from end() without a reply and

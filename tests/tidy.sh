@@ -29,7 +29,8 @@ claim "base and pure modules include only each other" \
 claim "curl stays in transport_http.c" "$(only_in 'curl/' 'common/transport_http\.c')"
 claim "jansson stays in config.c, config_ring.c and json.c" "$(only_in 'jansson' 'common/(config|config_ring|json)\.c|tests/.*')"
 claim "xxhash stays in hash.c" "$(only_in 'xxhash' 'common/hash\.c')"
-claim "microhttpd stays in server.c" "$(only_in 'microhttpd' 'node/server\.c|tests/.*')"
+claim "microhttpd stays in server.c and exchange.[ch]" "$(only_in 'microhttpd' 'node/(server\.c|exchange\.[ch])|tests/.*')"
+claim "exchange.h is for these two" "$(only_in 'node/exchange' 'node/(server|exchange)\.c')"
 claim "rocksdb stays in store_rocksdb.c and rocks.c" "$(only_in 'rocksdb/' 'node/(store_rocksdb|rocks)\.c')"
 claim "fuse stays in main.c and the handlers" "$(only_in 'fuse' 'fs/(main|ops[a-z_]*)\.[ch]')"
 
