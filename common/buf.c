@@ -266,7 +266,8 @@ struct blob *blob_new(size_t len)
     return b;
 }
 
-struct blob *blob_borrow(void *data, size_t len, void (*release)(void *data, size_t len))
+struct blob *blob_borrow(void *data, size_t len, void (*release)(void *arg, void *data, size_t len),
+                         void *arg)
 {
     struct blob *b = blob_new(0);
 
@@ -274,6 +275,7 @@ struct blob *blob_borrow(void *data, size_t len, void (*release)(void *data, siz
         b->data = data;
         b->len = len;
         b->release = release;
+        b->arg = arg;
     }
     return b;
 }
@@ -298,7 +300,7 @@ void blob_unref(struct blob *b)
     if (before > 1)
         return;
     if (b->release != NULL)
-        b->release(b->data, b->len);
+        b->release(b->arg, b->data, b->len);
     free(b);
 }
 

@@ -97,7 +97,8 @@ struct blob {
     _Atomic unsigned refs;
     size_t len;
     uint8_t *data;
-    void (*release)(void *data, size_t len); /* of borrowed ones; NULL: they are in room */
+    void (*release)(void *arg, void *data, size_t len); /* of borrowed ones; NULL: own, in room */
+    void *arg;
     uint8_t room[];
 };
 
@@ -105,9 +106,10 @@ struct blob {
 struct blob *blob_new(size_t len);
 /*
  * A blob of bytes that are elsewhere, with one reference: release() gets them back, from whichever
- * thread lets the last one go. NULL without memory: they stay the caller's.
+ * thread lets the last one go; it must not block. NULL without memory: they stay the caller's.
  */
-struct blob *blob_borrow(void *data, size_t len, void (*release)(void *data, size_t len));
+struct blob *blob_borrow(void *data, size_t len, void (*release)(void *arg, void *data, size_t len),
+                         void *arg);
 struct blob *blob_ref(struct blob *b);
 void blob_unref(struct blob *b); /* accepts NULL */
 
