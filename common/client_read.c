@@ -6,10 +6,12 @@
  *            one that fails or is slow is
  *            replaced by the next. With `peek`, also as many other nodes as hold a majority of
  *            every replica set.
- *   mend     where they differ: the newest record, unchanged under its own ballot, to those that
- *            are behind; it is only the
- *            original message arriving late. Refused there (a newer ballot is about): a WRITE that
- *            changes nothing.
+ *   ask the rest   where they differ: another replica may make those that hold the newest record a
+ *            majority. That takes one more round trip and no sync, so the reader hears of it sooner,
+ *            and who is behind is mended afterwards.
+ *   mend     where that did not help: the newest record, unchanged under its own ballot, to those
+ *            that are behind; it is only the original message arriving late. Refused there (a newer
+ *            ballot is about): a WRITE that changes nothing.
  *   fetch    the value, pinned to that version, where it did not come along.
  *
  * A read with a pin is only the last of these: whoever holds that version will do, for a version
@@ -390,14 +392,27 @@ static void read_decide(struct read_op *rd, struct round *r)
         read_mend(rd);
 }
 
+/* Did the leg bring the value of a version that no other answer surpasses? */
+static bool leg_brought_newest(const struct round *r, const struct leg *leg)
+{
+    if (leg->err != 0 || !leg->ans.has_value)
+        return false;
+    for (unsigned i = 0; i < r->n_votes; i++)
+        if (tally_of(&r->tally, i) == VOTE_YES &&
+            ballot_cmp(r->legs[i].ans.record.version, leg->ans.record.version) > 0)
+            return false;
+    return true;
+}
+
 /*
- * The value is asked of one replica; of another only when that one failed, or is slow (`hurry`).
+ * The value is asked of one replica; of another only when that one failed, is behind, or is slow
+ * (`hurry`).
  */
 static void read_send(struct read_op *rd, struct round *r, unsigned i, bool hurry)
 {
     struct message m = {.kind = MSG_READ, .pin = rd->pin};
     const struct leg *asked = &r->legs[rd->value_leg];
-    bool coming = asked->sent && (asked->ended ? asked->err == 0 && asked->ans.has_value : !hurry);
+    bool coming = asked->sent && (asked->ended ? leg_brought_newest(r, asked) : !hurry);
 
     if (rd->want_value && !rd->apart && i < r->n_votes && !coming) {
         m.flags |= MSG_WANT_VALUE;
@@ -448,16 +463,66 @@ static bool read_top_up(struct read_op *rd, struct round *r)
     return true;
 }
 
+/* How many of those that answered name the newest version? */
+static unsigned count_newest(const struct round *r)
+{
+    struct ballot newest = {0};
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < r->n_votes; i++) {
+        int cmp;
+
+        if (tally_of(&r->tally, i) != VOTE_YES)
+            continue;
+        cmp = ballot_cmp(r->legs[i].ans.record.version, newest);
+        if (cmp > 0) {
+            newest = r->legs[i].ans.record.version;
+            n = 1;
+        } else if (cmp == 0) {
+            n++;
+        }
+    }
+    return n;
+}
+
+/*
+ * A majority answered and does not agree: asks the replicas that were not asked yet. True: wait,
+ * until it is longer than usual for them; they may make a majority of those that hold the newest.
+ */
+static bool read_ask_rest(struct read_op *rd, struct round *r)
+{
+    struct health *health = rd->op.c->opts.health;
+    unsigned n = count_newest(r), n_may = 0;
+
+    for (unsigned i = 0; i < r->n_votes; i++)
+        n_may += !r->legs[i].ended && health_fit(health, r->legs[i].node);
+    if (n >= r->tally.need || n + n_may < r->tally.need)
+        return false;
+    for (unsigned i = 0; i < r->n_votes; i++)
+        if (!r->legs[i].sent && health_fit(health, r->legs[i].node))
+            read_send(rd, r, i, false);
+    op_wake_at(&rd->op, round_hedge_us(r));
+    return true;
+}
+
+/* Enough have answered to decide it. */
+static bool read_is_met(struct read_op *rd, const struct round *r)
+{
+    return tally_state(&r->tally) == TALLY_MET && read_covered(rd, r, false);
+}
+
 /* When the slowest of those asked has taken longer than usual, the next is asked as well. */
 static void on_read_answer(struct round *r, struct leg *leg)
 {
     struct read_op *rd = container_of(r->op, struct read_op, op);
 
     (void)leg;
-    if (tally_state(&r->tally) == TALLY_MET && read_covered(rd, r, false))
-        read_decide(rd, r);
-    else if (!read_top_up(rd, r) && !round_damage_awaited(r))
+    if (read_is_met(rd, r)) {
+        if (!read_ask_rest(rd, r))
+            read_decide(rd, r);
+    } else if (!read_top_up(rd, r) && !round_damage_awaited(r)) {
         read_retry(rd);
+    }
 }
 
 /* Did the leg bring all of the value that is wanted of the record? */
@@ -525,6 +590,8 @@ static void read_wake(struct op *op)
 
     if (r == NULL) {
         read_try(rd);
+    } else if (r->on_answer == on_read_answer && read_is_met(rd, r)) {
+        read_decide(rd, r);
     } else if (round_next(r) < r->n) {
         read_send(rd, r, round_next(r), true);
         round_hedge_later(r);

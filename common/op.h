@@ -154,10 +154,9 @@ struct round *round_new(struct op *op, struct span key, const unsigned *nodes, u
 void round_send(struct round *r, unsigned i, struct message *m);
 /* Leg i has said yes in an earlier round, in that incarnation: nothing is sent to it. */
 void round_agreed(struct round *r, unsigned i, uint64_t incarnation);
-/*
- * Wakes the round's op when the slowest of those asked has taken longer than is usual for it, if
- * there is still another to ask.
- */
+/* When the slowest of those under way will have taken longer from now on than is usual for it. */
+uint64_t round_hedge_us(const struct round *r);
+/* Wakes the round's op then, if there is still another to ask. */
 void round_hedge_later(struct round *r);
 /* Nobody listens any more. op->round is NULL afterwards. */
 void round_drop(struct op *op);

@@ -335,14 +335,10 @@ uint64_t round_slow_us(const struct round *r)
     return until != 0 ? until + SLOW_TOLD_US : UINT64_MAX;
 }
 
-void round_hedge_later(struct round *r)
+uint64_t round_hedge_us(const struct round *r)
 {
     uint64_t wait = 0;
 
-    if (round_next(r) >= r->n) {
-        op_wake_at(r->op, UINT64_MAX);
-        return;
-    }
     for (unsigned i = 0; i < r->n; i++) {
         if (r->legs[i].sent && !r->legs[i].ended) {
             uint64_t usual = health_hedge_us(r->c->opts.health, r->legs[i].node);
@@ -350,7 +346,12 @@ void round_hedge_later(struct round *r)
             wait = usual > wait ? usual : wait;
         }
     }
-    op_wake_at(r->op, transport_now_us(r->c->opts.transport) + wait);
+    return transport_now_us(r->c->opts.transport) + wait;
+}
+
+void round_hedge_later(struct round *r)
+{
+    op_wake_at(r->op, round_next(r) < r->n ? round_hedge_us(r) : UINT64_MAX);
 }
 
 /* --- telling why ------------------------------------------------------------------------------ */

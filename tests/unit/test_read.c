@@ -69,18 +69,80 @@ static void on_read(void *arg, struct read_result *res)
 static const struct record newer = {.version = {10, 7}, .seq = 1, .n_recent = 1, .recent = {3}};
 static const struct record older = {.version = {5, 7}, .seq = 0};
 
-/* One replica has the newer record, another the older one: that one is sent the newer. */
-static struct op *read_up_to_mending(struct fixture *f)
+static const struct answer has_newer = {.kind = ANS_STATE, .record = newer};
+static const struct answer has_older = {.kind = ANS_STATE, .record = older};
+
+/* One replica has the newer record, another the older one: the third is asked. */
+static struct op *read_up_to_the_third(struct fixture *f)
 {
     struct read_args args = {.key = span_str("k")};
     struct op *op = client_read(f->h.client, &args, on_read, f);
 
     assert_int_equal(f->h.n_calls, 2);
-    hand_answer(&f->h, 0, (struct answer){.kind = ANS_STATE, .record = newer}, 5);
-    hand_answer(&f->h, 1, (struct answer){.kind = ANS_STATE, .record = older}, 6);
+    hand_answer(&f->h, 0, has_newer, 5);
+    hand_answer(&f->h, 1, has_older, 6);
     assert_int_equal(f->h.n_calls, 3);
+    assert_int_equal(hand_message(&f->h, 2).kind, MSG_READ);
     assert_int_equal(f->n_done, 0);
     return op;
+}
+
+/* The third is behind as well: the second is sent the newer record. */
+static struct op *read_up_to_mending(struct fixture *f)
+{
+    struct op *op = read_up_to_the_third(f);
+
+    hand_answer(&f->h, 2, has_older, 7);
+    assert_int_equal(f->n_done, 0);
+    assert_int_equal(f->h.n_calls, 5);
+    assert_int_equal(hand_message(&f->h, 3).kind, MSG_ACCEPT);
+    assert_int_equal(hand_place(&f->h, 3), 1);
+    return op;
+}
+
+/* It costs those who are behind a sync to be mended, and the reader none of it. */
+static void a_read_that_meets_one_behind_answers_as_soon_as_two_others_agree(void **state)
+{
+    struct fixture *f = *state;
+    struct op *op = read_up_to_the_third(f);
+
+    hand_answer(&f->h, 2, has_newer, 7);
+    assert_int_equal(f->n_done, 1);
+    assert_int_equal(f->err, 0);
+    assert_int_equal(f->version.counter, 10);
+    give_up(f, op);
+    assert_int_equal(hand_message(&f->h, 3).kind, MSG_READ); /* afterwards: client_mend() begins */
+}
+
+static void a_third_replica_that_does_not_answer_in_its_usual_time_is_not_waited_for(void **state)
+{
+    struct fixture *f = *state;
+    struct op *op = read_up_to_the_third(f);
+
+    hand_run_until(&f->h, f->h.now_us + HEALTH_HEDGE_MAX_US + 1);
+    assert_int_equal(f->n_done, 0);
+    assert_int_equal(hand_message(&f->h, 3).kind, MSG_ACCEPT);
+    assert_int_equal(hand_place(&f->h, 3), 1);
+    hand_answer(&f->h, 3, (struct answer){.kind = ANS_ACCEPTED}, 6);
+    assert_int_equal(f->n_done, 1);
+    assert_int_equal(f->version.counter, 10);
+    give_up(f, op);
+}
+
+static void a_third_replica_that_is_not_fit_is_not_asked(void **state)
+{
+    struct fixture *f = *state;
+    struct read_args args = {.key = span_str("k")};
+    struct op *op;
+
+    health_failed(f->h.health, ring_replicas(f->h.cfg->ring, span_str("k"))[2], f->h.now_us,
+                  -ECONNREFUSED);
+    op = client_read(f->h.client, &args, on_read, f);
+    hand_answer(&f->h, 0, has_newer, 5);
+    hand_answer(&f->h, 1, has_older, 6);
+    assert_int_equal(f->h.n_calls, 3);
+    assert_int_equal(hand_message(&f->h, 2).kind, MSG_ACCEPT);
+    give_up(f, op);
 }
 
 static void a_read_brings_the_newest_record_to_a_majority(void **state)
@@ -88,7 +150,7 @@ static void a_read_brings_the_newest_record_to_a_majority(void **state)
     struct fixture *f = *state;
     struct op *op = read_up_to_mending(f);
 
-    hand_answer(&f->h, 2, (struct answer){.kind = ANS_ACCEPTED}, 6);
+    hand_answer(&f->h, 3, (struct answer){.kind = ANS_ACCEPTED}, 6);
     assert_int_equal(f->n_done, 1);
     assert_int_equal(f->err, 0);
     assert_int_equal(f->version.counter, 10);
@@ -106,7 +168,7 @@ static void who_lost_its_disk_meanwhile_does_not_count_for_the_majority(void **s
     struct buf known = {0};
 
     answer_add_known(&known, ring_replicas(f->h.cfg->ring, span_str("k"))[0], 50);
-    hand_answer(&f->h, 2,
+    hand_answer(&f->h, 3,
                 (struct answer){.kind = ANS_ACCEPTED, .n_known = 1, .known = buf_span(&known)}, 6);
     assert_int_equal(f->n_done, 0);
     buf_fini(&known);
@@ -226,6 +288,29 @@ static void a_value_that_two_of_three_find_damaged_comes_from_the_third(void **s
     give_up(f, op);
 }
 
+/* Who was asked for the value is the one that is behind. */
+static void a_value_comes_from_the_third_where_its_first_holder_is_behind(void **state)
+{
+    struct fixture *f = *state;
+    struct buf sums = {0}, old_sums = {0};
+    struct record rec = valued(&sums), old = older;
+    struct op *op = read_value(f);
+
+    record_sums(&old_sums, span_str("old"));
+    old.size = 3;
+    old.sums = buf_span(&old_sums);
+    hand_answer_value(&f->h, 0, (struct answer){.kind = ANS_STATE, .record = old}, span_str("old"));
+    hand_answer(&f->h, 1, (struct answer){.kind = ANS_STATE, .record = rec}, 5);
+    assert_int_equal(f->h.n_calls, 3);
+    assert_true(hand_message(&f->h, 2).flags & MSG_WANT_VALUE);
+    hand_answer_value(&f->h, 2, (struct answer){.kind = ANS_STATE, .record = rec},
+                      span_str("value"));
+    assert_true(f->n_done == 1 && f->err == 0 && f->got_value);
+    buf_fini(&sums);
+    buf_fini(&old_sums);
+    give_up(f, op);
+}
+
 static void a_version_whose_value_all_but_the_last_holder_find_damaged_comes_from_that(void **state)
 {
     struct fixture *f = *state;
@@ -270,6 +355,13 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_read_brings_the_newest_record_to_a_majority, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(
+            a_read_that_meets_one_behind_answers_as_soon_as_two_others_agree, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            a_third_replica_that_does_not_answer_in_its_usual_time_is_not_waited_for, setup,
+            teardown),
+        cmocka_unit_test_setup_teardown(a_third_replica_that_is_not_fit_is_not_asked, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(who_lost_its_disk_meanwhile_does_not_count_for_the_majority,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(bytes_that_are_no_answer_are_not_taken_for_damaged_data,
@@ -280,6 +372,8 @@ int main(void)
             a_value_that_its_first_holder_finds_damaged_comes_from_the_next, setup, teardown),
         cmocka_unit_test_setup_teardown(a_value_that_two_of_three_find_damaged_comes_from_the_third,
                                         setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            a_value_comes_from_the_third_where_its_first_holder_is_behind, setup, teardown),
         cmocka_unit_test_setup_teardown(
             a_version_whose_value_all_but_the_last_holder_find_damaged_comes_from_that, setup,
             teardown),
