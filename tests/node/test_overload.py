@@ -56,6 +56,10 @@ def metric(c, name, node=1):
 # --- the others -----------------------------------------------------------------------------------
 
 
+class Refused(AssertionError):
+    """A node said that it has too much to do."""
+
+
 class Others(threading.Thread):
     """All the time: /health and /status of node 1 on new connections, and a write through node 2 that must reach node 1."""
 
@@ -71,7 +75,7 @@ class Others(threading.Thread):
                 try:
                     call()
                 except Exception as e:
-                    self.bad.append(f"{name}: {type(e).__name__}: {e}")
+                    self.bad.append((name, e))
                 self.slowest = max(self.slowest, (round(time.monotonic() - begun, 3), name))
             self.n += 1
             self.stopped.wait(0.02)
@@ -84,17 +88,23 @@ class Others(threading.Thread):
         wait_until(lambda: n_open(socks) <= most, 20, f"the node keeps {most}")
         n = self.n
         wait_until(lambda: self.n > n, 20, "the round under way ends")
-        self.bad = [b for b in self.bad if "got 503" not in b]
+        self.bad = [(name, e) for name, e in self.bad if not isinstance(e, Refused)]
+
+    def ask(self, *args, **kwargs):
+        a = self.c.http(*args, timeout=5, **kwargs)
+        if a.status == 503:
+            raise Refused(a)
+        assert a.status in (200, 201), a
+        return a
 
     def health(self):
-        eq(self.c.http("GET", "/health", timeout=5).status, 200, "/health")
+        self.ask("GET", "/health")
 
     def status(self):
-        eq(self.c.http("GET", "/status", timeout=5).status, 200, "/status")
+        self.ask("GET", "/status")
 
     def replica(self):
-        a = self.c.http("PUT", "/kv/others", b"x", node=2, timeout=5)
-        assert a.status in (200, 201), a
+        a = self.ask("PUT", "/kv/others", b"x", node=2)
         failed = [r for r in a.json()["replications"] if r["status"] == "failed"]
         if failed:
             self.missed.append(failed)
