@@ -3,12 +3,11 @@
  * it, before the reader hears of it.
  *
  *   ask      a majority of the replicas (the first for the value, the others for the record alone);
- *            one that fails or is slow is
- *            replaced by the next. With `peek`, also as many other nodes as hold a majority of
- *            every replica set.
- *   ask the rest   where they differ: another replica may make those that hold the newest record a
- *            majority. That takes one more round trip and no sync, so the reader hears of it sooner,
- *            and who is behind is mended afterwards.
+ *            one that fails or is slow is replaced by the next. With `peek`, also as many other
+ *            nodes as hold a majority of every replica set.
+ *   rest     where they differ: another replica may make those that hold the newest record a
+ *            majority. That is one more round trip and no sync: the reader hears of it sooner, and
+ *            who is behind is mended afterwards.
  *   mend     where that did not help: the newest record, unchanged under its own ballot, to those
  *            that are behind; it is only the original message arriving late. Refused there (a newer
  *            ballot is about): a WRITE that changes nothing.
