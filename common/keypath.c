@@ -6,7 +6,7 @@
  *   key      = part *( "/" part )      a part is any bytes but '/' and NUL, perhaps none
  *   path     = name *( "/" name )      a name is 1..255 bytes but '/' and NUL, not "." or ".."
  *
- *   base     = "%00" | "%2E" | "%2E%2E" | "%00key" | 240 bytes "%00+"
+ *   base     = "%00" | "%2E" | "%2E%2E" | "%00key" | 240 bytes "%00+" | in the root: "%2Ekvfs"
  *   esc(s)   = s with every '%' written "%25"
  *   reserved = base | esc(reserved)    all names that mean something else than themselves
  *
@@ -16,6 +16,7 @@
  * *rest*, and that is what gets a name there:
  *
  *   name("") = "%00"   name(".") = "%2E"   name("..") = "%2E%2E"
+ *   name(".kvfs") = "%2Ekvfs" in the root, where ".kvfs" is the name of no key
  *   name(r)  = esc(r)  if r is reserved
  *   name(r)  = r       else
  *   and where name(r) would be over 255 bytes: the directory (first 240 bytes of r)"%00+", whose
@@ -32,8 +33,9 @@
  *    least follows every '%' of it.
  * 2. Short rests. A name that is a base names what the table says; for 240 bytes and "%00+" that is
  *    a piece. Another reserved name is esc(r) with r reserved, and names r. Any other name names
- *    itself. These three sets do not meet, and name() maps "", ".", ".." into the first, the
- *    reserved rests into the second, all others into the third, one-to-one in each.
+ *    itself. These three sets do not meet, and name() maps "", ".", ".." (and in the root ".kvfs")
+ *    into the first, the reserved rests into the second, all others into the third, one-to-one in
+ *    each. What is reserved depends on the directory, as the prefix tells: the root or another.
  * 3. Long rests. Whether a rest is cut depends on nothing but the rest, and a cut one is over 240
  *    bytes: either it is over 255; or it is esc^n of a piece, over 243; or of another base, and
  *    then esc made it longer by 2 or 4 bytes only, and the next time would bring it over 255. So
@@ -54,6 +56,7 @@
 #include "common/limits.h"
 
 #define MARK_LEN (sizeof(KEY_PIECE_MARK) - 1)
+#define CONTROL_ESCAPED "%2Ekvfs"
 
 _Static_assert(KEY_PIECE_LEN + MARK_LEN <= FILE_NAME_LEN_MAX,
                "a piece and its mark are a legal name");
@@ -203,14 +206,14 @@ static bool is_piece(struct span s)
            memcmp(s.data + KEY_PIECE_LEN, KEY_PIECE_MARK, MARK_LEN) == 0;
 }
 
-static bool is_base(struct span s)
+static bool is_base(struct span s, bool in_root)
 {
     return is_str(s, "%00") || is_str(s, "%2E") || is_str(s, "%2E%2E") || is_str(s, KEY_SHADOWED) ||
-           is_piece(s);
+           is_piece(s) || (in_root && is_str(s, CONTROL_ESCAPED));
 }
 
 /* Is s (255 bytes at most) esc^n of a base, and of which n? */
-static bool is_reserved(struct span s, size_t *n)
+static bool is_reserved(struct span s, bool in_root, size_t *n)
 {
     uint8_t base[FILE_NAME_LEN_MAX];
     size_t depth = SIZE_MAX;
@@ -226,21 +229,22 @@ static bool is_reserved(struct span s, size_t *n)
     if (depth == SIZE_MAX) /* nearly all names: no '%' */
         return false;
     *n = depth;
-    return is_base(span_of(base, unescape(s, depth, base)));
+    return is_base(span_of(base, unescape(s, depth, base)), in_root);
 }
 
 /* Would one name for this rest be too long? */
-static bool is_cut(struct span rest)
+static bool is_cut(struct span rest, bool in_root)
 {
     size_t depth;
 
     if (rest.len > FILE_NAME_LEN_MAX)
         return true;
-    return is_reserved(rest, &depth) && rest.len + 2 * count_percent(rest) > FILE_NAME_LEN_MAX;
+    return is_reserved(rest, in_root, &depth) &&
+           rest.len + 2 * count_percent(rest) > FILE_NAME_LEN_MAX;
 }
 
 /* name(rest) for a rest that is not cut. */
-static void add_name(struct buf *out, struct span rest)
+static void add_name(struct buf *out, struct span rest, bool in_root)
 {
     size_t depth;
 
@@ -248,7 +252,9 @@ static void add_name(struct buf *out, struct span rest)
         buf_add_str(out, "%00");
     } else if (is_dots(rest)) {
         buf_add_str(out, rest.len == 1 ? "%2E" : "%2E%2E");
-    } else if (is_reserved(rest, &depth)) {
+    } else if (in_root && is_str(rest, KEY_CONTROL)) {
+        buf_add_str(out, CONTROL_ESCAPED);
+    } else if (is_reserved(rest, in_root, &depth)) {
         for (size_t i = 0; i < rest.len; i++) {
             buf_u8(out, rest.data[i]);
             if (rest.data[i] == '%')
@@ -262,12 +268,13 @@ static void add_name(struct buf *out, struct span rest)
 enum name_kind { NAME_REST, NAME_PIECE, NAME_SHADOWED };
 
 /* What a legal name means: a rest (or the bytes of a piece) in out. */
-static enum name_kind read_name(struct span name, uint8_t out[FILE_NAME_LEN_MAX], size_t *len)
+static enum name_kind read_name(struct span name, bool in_root, uint8_t out[FILE_NAME_LEN_MAX],
+                                size_t *len)
 {
     size_t depth;
 
     *len = 0;
-    if (!is_reserved(name, &depth)) {
+    if (!is_reserved(name, in_root, &depth)) {
         *len = unescape(name, 0, out);
     } else if (depth > 0) {
         *len = unescape(name, 1, out);
@@ -276,6 +283,9 @@ static enum name_kind read_name(struct span name, uint8_t out[FILE_NAME_LEN_MAX]
     } else if (is_piece(name)) {
         *len = unescape(span_of(name.data, KEY_PIECE_LEN), 0, out);
         return NAME_PIECE;
+    } else if (is_str(name, CONTROL_ESCAPED)) {
+        *len = sizeof(KEY_CONTROL) - 1;
+        memcpy(out, KEY_CONTROL, *len);
     } else if (!is_str(name, "%00")) {
         *len = name.len / 3; /* "%2E" or "%2E%2E" */
         memset(out, '.', *len);
@@ -294,9 +304,9 @@ static bool stem_of(struct span prefix, struct span *stem)
 
 /*
  * Is a part that is `stem` and `rest` cut behind the stem? Rests in an ordinary directory (no stem)
- * are not in question.
+ * are not in question. prefix: of the directory.
  */
-static bool belongs_behind(struct span stem, struct span rest)
+static bool belongs_behind(struct span prefix, struct span stem, struct span rest)
 {
     uint8_t both[KEY_PIECE_LEN + FILE_NAME_LEN_MAX];
 
@@ -306,14 +316,14 @@ static bool belongs_behind(struct span stem, struct span rest)
         return rest.len > 0;
     memcpy(both, stem.data + stem.len - KEY_PIECE_LEN, KEY_PIECE_LEN);
     memcpy(both + KEY_PIECE_LEN, rest.data, rest.len);
-    return is_cut(span_of(both, KEY_PIECE_LEN + rest.len));
+    return is_cut(span_of(both, KEY_PIECE_LEN + rest.len), prefix.len == KEY_PIECE_LEN);
 }
 
 /* --- file names: one step --------------------------------------------------------------------- */
 
-static int check_name(struct span name)
+static int check_name(struct span name, bool in_root)
 {
-    if (name.len == 0 || is_dots(name))
+    if (name.len == 0 || is_dots(name) || (in_root && is_str(name, KEY_CONTROL)))
         return -EINVAL;
     if (name.len > FILE_NAME_LEN_MAX)
         return -ENAMETOOLONG;
@@ -339,18 +349,18 @@ int key_of_name(struct buf *out, struct span prefix, struct span name, bool as_d
     size_t len;
     int err;
 
-    err = check_name(name);
+    err = check_name(name, prefix.len == 0);
     if (err < 0)
         return err;
     if (!stem_of(prefix, &stem))
         return -EINVAL;
-    kind = read_name(name, bytes, &len);
+    kind = read_name(name, prefix.len == 0, bytes, &len);
     if (kind == NAME_SHADOWED)
         return as_dir ? -EINVAL : shadowed_key(out, prefix);
     if (!as_dir && (kind == NAME_PIECE || len == 0))
         return -EINVAL; /* pieces and empty parts are directories */
     rest = span_of(bytes, len);
-    if (kind == NAME_REST && !belongs_behind(stem, rest))
+    if (kind == NAME_REST && !belongs_behind(prefix, stem, rest))
         return -EINVAL;
     /* A directory's prefix brings its '/', a piece at least one byte more. */
     if (prefix.len + len + as_dir > KEY_LEN_MAX)
@@ -372,14 +382,14 @@ int key_name_in(struct buf *out, struct span prefix, struct span key, bool *is_d
     left = key.len - prefix.len;
     rest = skip(key, prefix.len);
     rest.len = part_len(rest);
-    if (!belongs_behind(stem, rest))
+    if (!belongs_behind(prefix, stem, rest))
         return -ENOENT;
-    if (is_cut(rest)) {
+    if (is_cut(rest, prefix.len == 0)) {
         buf_add(out, rest.data, KEY_PIECE_LEN);
         buf_add_str(out, KEY_PIECE_MARK);
         *is_dir = true;
     } else {
-        add_name(out, rest);
+        add_name(out, rest, prefix.len == 0);
         *is_dir = rest.len < left;
     }
     return out->err;
@@ -399,12 +409,12 @@ void key_to_path(struct buf *out, struct span key)
         rest.len = part_len(rest);
         if (done > 0)
             buf_u8(out, '/');
-        if (is_cut(rest)) {
+        if (is_cut(rest, done == 0)) {
             buf_add(out, rest.data, KEY_PIECE_LEN);
             buf_add_str(out, KEY_PIECE_MARK);
             done += KEY_PIECE_LEN;
         } else {
-            add_name(out, rest);
+            add_name(out, rest, done == 0);
             done += rest.len + 1; /* and its '/', or past the end */
         }
     }

@@ -38,15 +38,18 @@ int key_from_url(struct buf *out, struct span path);
  *   the piece's bytes and KEY_PIECE_MARK; the rest
  *   (never empty) is the name in the last of them. The prefix of such a directory does not end in
  *   '/'.
+ *   ".kvfs", as the first part of a key -> %2Ekvfs: the name .kvfs in the root is no key's, but
+ *   the mount's control directory
  *   a part that would read as one of these: each '%' in it becomes %25
  *
- * A name that is not the escape of anything is itself, so every legal file name round-trips.
- * keypath.c proves one-to-one. KEY_SHADOWED names, inside directory "a/", the key "a" that the
- * directory hides.
+ * A name that is not the escape of anything is itself, so every legal file name but that one
+ * round-trips. keypath.c proves one-to-one. KEY_SHADOWED names, inside directory "a/", the key "a"
+ * that the directory hides.
  */
 #define KEY_PIECE_LEN 240u
 #define KEY_PIECE_MARK "%00+"
 #define KEY_SHADOWED "%00key"
+#define KEY_CONTROL ".kvfs"
 
 /*
  * The key (or, as_dir, the prefix) of `name` in the directory `prefix`. as_dir of an ordinary name

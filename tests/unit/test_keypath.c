@@ -21,7 +21,7 @@
 static const char *const fragments[] = {
     "%",  "0",  "2",    "5",        "E",      "k",      "e",    "y",   ".",     "..",       "+",
     "/",  "//", "%00",  "%2E",      "%2E%2E", "%00key", "%00+", "%25", "%2500", "%2500key", "%252E",
-    "25", "a",  "\xff", "\xfe\x01", " ",      "%2e",    "\n",   "?",   "#",
+    "25", "a",  "\xff", "\xfe\x01", " ",      "%2e",    "\n",   "?",   "#",     "kvfs",     ".kvfs",
 };
 static const unsigned long_lengths[] = {14,  15,  16,  239, 240, 241, 244, 254,
                                         255, 256, 480, 481, 495, 496, 720, 4096};
@@ -50,7 +50,7 @@ static void add_long(struct rng *rng, struct buf *out)
         buf_add_str(out, "%");
         for (size_t i = 0; i < 120 + rng_below(rng, 6); i++)
             buf_add_str(out, "25");
-        buf_add_str(out, rng_chance(rng, 500) ? "00key" : "00");
+        buf_add_str(out, rng_chance(rng, 500) ? "00key" : rng_chance(rng, 500) ? "2Ekvfs" : "00");
         return;
     }
     for (size_t i = 0; i < len; i++)
@@ -301,6 +301,46 @@ static void parts_that_read_as_an_escape_are_escaped_too(void **state)
     assert_path(span_str("%00key"), "%2500key");
     assert_path(span_str("a/%00key"), "a/%2500key");
     assert_path(span_str("%2500key/x"), "%252500key/x");
+}
+
+/* The name of the control directory is no key's; elsewhere it is a name like any other. */
+static void the_keys_of_the_control_directorys_name_are_escaped_in_the_root(void **state)
+{
+    (void)state;
+    assert_path(span_str(".kvfs"), "%2Ekvfs");
+    assert_path(span_str(".kvfs/x"), "%2Ekvfs/x");
+    assert_path(span_str(".kvfs/"), "%2Ekvfs");
+    assert_path(span_str("%2Ekvfs"), "%252Ekvfs");
+    assert_path(span_str("%252Ekvfs/x"), "%25252Ekvfs/x");
+    assert_path(span_str("a/.kvfs"), "a/.kvfs");
+    assert_path(span_str("a/%2Ekvfs"), "a/%2Ekvfs");
+    assert_path(span_str("/.kvfs"), "%00/.kvfs");
+    assert_path(span_str(".kvfs0"), ".kvfs0");
+    assert_key_of("", KEY_CONTROL, false, -EINVAL, NULL);
+    assert_key_of("", KEY_CONTROL, true, -EINVAL, NULL);
+    assert_key_of("a/", KEY_CONTROL, true, 0, "a/.kvfs/");
+    assert_key_of(".kvfs/", KEY_SHADOWED, false, 0, ".kvfs");
+}
+
+/* Where the escape would be too long for a name, the part is cut; but only in the root. */
+static void deep_escapes_of_the_control_directorys_name_are_cut(void **state)
+{
+    struct buf key = {0};
+    unsigned depth;
+
+    (void)state;
+    for (unsigned n = 122; n <= 125; n++) { /* of "25": parts of 251 to 257 bytes */
+        for (unsigned sub = 0; sub <= 1; sub++) {
+            buf_clear(&key);
+            buf_add_str(&key, sub ? "a/%" : "%");
+            for (unsigned i = 0; i < n; i++)
+                buf_add_str(&key, "25");
+            buf_add_str(&key, "2Ekvfs");
+            assert_walk_reaches(buf_span(&key), &depth);
+            assert_int_equal(depth, 1 + sub + (7 + 2 * n + (sub ? 0 : 2) > FILE_NAME_LEN_MAX));
+        }
+    }
+    buf_fini(&key);
 }
 
 static void long_parts_are_cut_into_pieces(void **state)
@@ -581,7 +621,8 @@ static void walk(struct key_set *set, struct span prefix, unsigned depth)
     unsigned n = 0;
 
     assert_true(depth < 2 * KEY_LEN_MAX);
-    reach(set, prefix); /* the marker, where there is one */
+    if (prefix.len > 0 && prefix.data[prefix.len - 1] == '/')
+        reach(set, prefix); /* the marker, where there is one */
     if (key_of_name(&key, prefix, span_str(KEY_SHADOWED), false) == 0)
         reach(set, buf_span(&key));
     for (unsigned i = 0; i < set->n; i++) {
@@ -674,6 +715,8 @@ int main(void)
         cmocka_unit_test(most_keys_are_their_paths),
         cmocka_unit_test(parts_that_no_name_can_be_are_escaped),
         cmocka_unit_test(parts_that_read_as_an_escape_are_escaped_too),
+        cmocka_unit_test(the_keys_of_the_control_directorys_name_are_escaped_in_the_root),
+        cmocka_unit_test(deep_escapes_of_the_control_directorys_name_are_cut),
         cmocka_unit_test(long_parts_are_cut_into_pieces),
         cmocka_unit_test(parts_that_read_as_pieces_are_no_pieces),
         cmocka_unit_test(a_shadowed_key_has_a_name_in_the_directory_that_hides_it),
