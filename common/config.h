@@ -47,6 +47,14 @@ int config_check_client(const struct config *c, struct err *err);
  * memory.
  */
 void config_ring_json(const struct config *c, struct buf *out);
+const char *config_hash_name(const struct config *c); /* as in cluster.json */
+/*
+ * All of it as a cluster.json, also what was left to its default, and a newline. The replicas of a
+ * key, the JSON of GET /replicas/{key} and of the text of a 421, which ends in one too. Both
+ * append; out->err tells of lack of memory.
+ */
+void config_json(const struct config *c, struct buf *out);
+void config_owners_json(const struct config *c, struct span key, struct buf *out);
 /*
  * Such JSON of someone else (any bytes) beside ours: "another ring: replication_factor: 2 there, 3
  * in cluster.json", naming every field that differs.

@@ -1,6 +1,6 @@
 /*
- * config_ring.c - the ring of a cluster.json as told to someone who holds another, and the sentence
- * for people that he makes of it.
+ * config_ring.c - a cluster.json as told to others: all of it, who keeps a key, its ring to someone
+ * who holds another, and the sentence for people that he makes of it.
  */
 #include "common/config.h"
 
@@ -13,7 +13,7 @@
 #define IDS_LEN_MAX (64u << 10)
 #define SHOWN_IDS_MAX 3u
 
-static const char *hash_name(const struct config *c)
+const char *config_hash_name(const struct config *c)
 {
     return c->hash == RING_FNV1A_MIX ? "fnv1a-mix" : "fnv1a";
 }
@@ -27,7 +27,7 @@ void config_ring_json(const struct config *c, struct buf *out)
         ids_len += strlen(c->nodes[i].id) + 3;
     json_begin(&j, '{');
     json_key(&j, "hash");
-    json_str(&j, span_str(hash_name(c)));
+    json_str(&j, span_str(config_hash_name(c)));
     json_key(&j, "virtual_nodes");
     json_u64(&j, c->virtual_nodes);
     json_key(&j, "replication_factor");
@@ -42,6 +42,56 @@ void config_ring_json(const struct config *c, struct buf *out)
         json_end(&j, ']');
     }
     json_end(&j, '}');
+}
+
+void config_json(const struct config *c, struct buf *out)
+{
+    struct json j = {.out = out};
+
+    json_begin(&j, '{');
+    json_key(&j, "nodes");
+    json_begin(&j, '[');
+    for (unsigned i = 0; i < c->n_nodes; i++) {
+        json_begin(&j, '{');
+        json_key(&j, "id");
+        json_str(&j, span_str(c->nodes[i].id));
+        json_key(&j, "addr");
+        json_str(&j, span_str(c->nodes[i].addr));
+        json_end(&j, '}');
+    }
+    json_end(&j, ']');
+    json_key(&j, "replication_factor");
+    json_u64(&j, c->replication_factor);
+    json_key(&j, "virtual_nodes");
+    json_u64(&j, c->virtual_nodes);
+    json_key(&j, "hash");
+    json_str(&j, span_str(config_hash_name(c)));
+    json_key(&j, "max_value_size");
+    json_u64(&j, c->max_value_size);
+    json_end(&j, '}');
+    buf_u8(out, '\n');
+}
+
+void config_owners_json(const struct config *cfg, struct span key, struct buf *out)
+{
+    const unsigned *nodes = ring_replicas(cfg->ring, key);
+    struct json j = {.out = out};
+
+    json_begin(&j, '{');
+    json_field_key(&j, "key", key);
+    json_key(&j, "replicas");
+    json_begin(&j, '[');
+    for (unsigned i = 0; i < ring_n_replicas(cfg->ring); i++) {
+        json_begin(&j, '{');
+        json_key(&j, "id");
+        json_str(&j, span_str(cfg->nodes[nodes[i]].id));
+        json_key(&j, "addr");
+        json_str(&j, span_str(cfg->nodes[nodes[i]].addr));
+        json_end(&j, '}');
+    }
+    json_end(&j, ']');
+    json_end(&j, '}');
+    buf_u8(out, '\n');
 }
 
 /* --- the sentence ----------------------------------------------------------------------------- */
@@ -123,8 +173,8 @@ void config_ring_compare(const struct config *c, struct span theirs, struct err 
     add_number(&out, c, "replication_factor", json_object_get(top, "replication_factor"),
                c->replication_factor);
     add_number(&out, c, "virtual_nodes", json_object_get(top, "virtual_nodes"), c->virtual_nodes);
-    if (hash != NULL && strcmp(hash, hash_name(c)) != 0)
-        buf_addf(&out, "; hash: %.40s there, %s in %s", hash, hash_name(c), file_name(c));
+    if (hash != NULL && strcmp(hash, config_hash_name(c)) != 0)
+        buf_addf(&out, "; hash: %.40s there, %s in %s", hash, config_hash_name(c), file_name(c));
     /* Nothing found, or nothing understood: another program's ring, or ids that were not told. */
     if (out.err == 0 && out.len > 2)
         err_set(why, 0, "another ring: %.*s", (int)out.len - 2, (const char *)out.data + 2);

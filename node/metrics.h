@@ -29,7 +29,5 @@ void metrics_finished(struct metrics *m, enum route route, const char *method, u
 
 /* All of it in the Prometheus text format. */
 void metrics_write(struct metrics *m, struct buf *out);
-/* One more sample with its HELP and TYPE lines. */
-void metrics_gauge(struct buf *out, const char *name, const char *help, double value);
 
 #endif

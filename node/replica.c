@@ -199,28 +199,6 @@ void replica_note_damage(struct replica *r, int err)
         r->opts.on_store_damage(r->opts.on_damage_arg);
 }
 
-void replica_owners_json(const struct config *cfg, struct span key, struct buf *out)
-{
-    const unsigned *nodes = ring_replicas(cfg->ring, key);
-    struct json j = {.out = out};
-
-    json_begin(&j, '{');
-    json_field_key(&j, "key", key);
-    json_key(&j, "replicas");
-    json_begin(&j, '[');
-    for (unsigned i = 0; i < ring_n_replicas(cfg->ring); i++) {
-        json_begin(&j, '{');
-        json_key(&j, "id");
-        json_str(&j, span_str(cfg->nodes[nodes[i]].id));
-        json_key(&j, "addr");
-        json_str(&j, span_str(cfg->nodes[nodes[i]].addr));
-        json_end(&j, '}');
-    }
-    json_end(&j, ']');
-    json_end(&j, '}');
-    buf_u8(out, '\n');
-}
-
 void replica_answer_error(struct replica_request *rq, struct reply *out)
 {
     struct answer a = {
@@ -229,7 +207,7 @@ void replica_answer_error(struct replica_request *rq, struct reply *out)
     struct buf json = {0};
 
     if (rq->err == -EREMCHG && cfg != NULL)
-        replica_owners_json(cfg, rq->m.key, &json);
+        config_owners_json(cfg, rq->m.key, &json);
     else if (rq->err == -EBADE && cfg != NULL)
         config_ring_json(cfg, &json);
     if (json.err == 0 && json.len > 0)

@@ -166,12 +166,6 @@ void replica_end(struct replica_request *rq, struct reply *out);
 void replica_abort(struct replica_request *rq);
 
 /*
- * The JSON of GET /replicas/{key}, and of the text of a 421. Appends; out->err tells of lack of
- * memory.
- */
-void replica_owners_json(const struct config *cfg, struct span key, struct buf *out);
-
-/*
  * This node's own copy, for GET /replica/{key} (people, tests): 0 with rec.version none where it
  * has none; -EREMCHG, -EBADMSG, -EAGAIN (recovering: what it has says nothing), ...
  */

@@ -11,6 +11,8 @@
 #include <time.h>
 
 #include "common/json.h"
+#include "common/peers.h"
+#include "common/prometheus.h"
 
 /* Replies with the JSON in *text; takes it. */
 static struct task *reply_json(struct exchange *x, struct buf *text)
@@ -35,7 +37,7 @@ struct task *replicas_begin(struct service *s, struct exchange *x, struct span r
 
     if (!only_get(x) || !no_query(x) || !take_key(x, rest, &key))
         return NULL;
-    replica_owners_json(s->cfg, buf_span(&key), &text);
+    config_owners_json(s->cfg, buf_span(&key), &text);
     buf_fini(&key);
     if (text.err != 0) {
         buf_fini(&text);
@@ -115,38 +117,10 @@ struct task *health_begin(struct service *s, struct exchange *x, struct span res
 
 /* --- status ----------------------------------------------------------------------------------- */
 
-/* A moment of the wall clock, as RFC 3339. */
-static void json_wall(struct json *j, uint64_t us)
-{
-    time_t t = (time_t)(us / 1000000);
-    struct tm tm;
-    char date[64], text[96];
-
-    if (gmtime_r(&t, &tm) == NULL || strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm) == 0)
-        date[0] = '\0';
-    snprintf(text, sizeof(text), "%s.%03uZ", date, (unsigned)(us / 1000 % 1000));
-    json_str(j, span_str(text));
-}
-
-/* The moment at which the monotonic clock showed mono_us. */
-static void json_moment(struct json *j, struct clock *clock, uint64_t mono_us)
-{
-    json_wall(j, clock->wall_us(clock) - (clock->mono_us(clock) - mono_us));
-}
-
 static void add_number(struct json *j, const char *name, uint64_t n)
 {
     json_key(j, name);
     json_u64(j, n);
-}
-
-static void add_hex(struct json *j, const char *name, uint64_t v)
-{
-    char hex[17];
-
-    snprintf(hex, sizeof(hex), "%016" PRIx64, v);
-    json_key(j, name);
-    json_str(j, span_str(hex));
 }
 
 static void add_self(struct json *j, struct service *s)
@@ -157,14 +131,14 @@ static void add_self(struct json *j, struct service *s)
     json_key(j, "alive");
     json_bool(j, err == 0);
     json_key(j, "since");
-    json_moment(j, s->clock, s->started_us);
+    peers_json_moment(j, s->started_us);
     json_key(j, "self");
     json_bool(j, true);
     if (err != 0) {
         json_key(j, "last_error");
         json_str(j, span_str(explain_store(err)));
     }
-    add_hex(j, "incarnation", replica_incarnation(s->replica));
+    peers_json_hex(j, "incarnation", replica_incarnation(s->replica));
     json_key(j, "recovering");
     json_bool(j, replica_recovering(s->replica) ||
                      health_get(cluster_health(s->cluster), s->self).recovering);
@@ -176,42 +150,6 @@ static void add_self(struct json *j, struct service *s)
     json_u64(j, st.disk_free);
     json_key(j, "disk_total");
     json_u64(j, st.disk_total);
-}
-
-static void add_peer(struct json *j, struct service *s, unsigned node)
-{
-    struct health_info h = health_get(cluster_health(s->cluster), node);
-    struct err why;
-    bool differs;
-
-    json_key(j, "alive");
-    json_bool(j, h.up && h.seen_us != 0);
-    if (h.since_us != 0) {
-        json_key(j, "since");
-        json_moment(j, s->clock, h.since_us);
-    }
-    differs = h.up && cluster_ring_differs(s->cluster, node, &why);
-    if (differs) {
-        json_key(j, "ring_differs");
-        json_bool(j, true);
-    }
-    if (differs || !h.up) {
-        json_key(j, "last_error");
-        json_str(j, span_str(differs ? why.msg : strerror(-h.last_err)));
-    }
-    if (h.seen_us == 0)
-        return;
-    json_key(j, "latency_us");
-    json_u64(j, h.latency_us);
-    add_hex(j, "incarnation", h.incarnation);
-    json_key(j, "recovering");
-    json_bool(j, h.recovering);
-    json_key(j, "keys");
-    json_u64(j, h.n_keys);
-    json_key(j, "disk_free");
-    json_u64(j, h.disk_free);
-    json_key(j, "disk_total");
-    json_u64(j, h.disk_total);
 }
 
 /* What this node does of its own accord. */
@@ -238,7 +176,7 @@ static void add_repair(struct json *j, struct service *s)
     add_number(j, "damaged", replica_n_damaged(s->replica));
     if (p.last_same_us != 0) {
         json_key(j, "last_same");
-        json_wall(j, p.last_same_us);
+        peers_json_wall(j, p.last_same_us);
     }
     json_key(j, "scrub");
     json_begin(j, '{');
@@ -248,23 +186,9 @@ static void add_repair(struct json *j, struct service *s)
     add_number(j, "damaged", scrub.n_damaged);
     if (scrub.last_us != 0) {
         json_key(j, "last");
-        json_wall(j, scrub.last_us);
+        peers_json_wall(j, scrub.last_us);
     }
     json_end(j, '}');
-    json_end(j, '}');
-}
-
-static void add_ring(struct json *j, const struct config *cfg)
-{
-    json_key(j, "ring");
-    json_begin(j, '{');
-    json_key(j, "total_vnodes");
-    json_u64(j, ring_n_points(cfg->ring));
-    json_key(j, "hash");
-    json_str(j, span_str(cfg->hash == RING_FNV1A_MIX ? "fnv1a-mix" : "fnv1a"));
-    json_key(j, "replication_factor");
-    json_u64(j, cfg->replication_factor);
-    add_hex(j, "fingerprint", ring_fingerprint(cfg->ring));
     json_end(j, '}');
 }
 
@@ -281,18 +205,15 @@ struct task *status_begin(struct service *s, struct exchange *x, struct span res
     json_begin(&j, '[');
     for (unsigned i = 0; i < s->cfg->n_nodes; i++) {
         json_begin(&j, '{');
-        json_key(&j, "id");
-        json_str(&j, span_str(s->cfg->nodes[i].id));
-        json_key(&j, "addr");
-        json_str(&j, span_str(s->cfg->nodes[i].addr));
+        peers_json_name(&j, s->cfg, i);
         if (i == s->self)
             add_self(&j, s);
         else
-            add_peer(&j, s, i);
+            peers_json_state(&j, s->cluster, i);
         json_end(&j, '}');
     }
     json_end(&j, ']');
-    add_ring(&j, s->cfg);
+    peers_json_ring(&j, s->cfg);
     if (s->upkeep != NULL)
         add_repair(&j, s);
     json_key(&j, "node");
@@ -309,45 +230,16 @@ static void write_store(struct service *s, struct buf *out)
 {
     struct store_stats st;
 
-    metrics_gauge(out, "kvfs_store_healthy", "Whether the store could last be written and synced.",
-                  watch_state(s->watch) == 0);
+    prom_gauge(out, "kvfs_store_healthy", "Whether the store could last be written and synced.",
+               watch_state(s->watch) == 0);
     if (s->store->ops->stats(s->store, &st) != 0)
         return;
-    metrics_gauge(out, "kvfs_store_keys", "Keys in this node's store (an estimate).",
-                  (double)st.n_keys);
-    metrics_gauge(out, "kvfs_store_disk_free_bytes", "Free bytes of the file system below.",
-                  (double)st.disk_free);
-    metrics_gauge(out, "kvfs_store_disk_total_bytes", "Size of the file system below.",
-                  (double)st.disk_total);
-}
-
-/* A label value: ids and addresses may hold quotes and backslashes. */
-static void write_label(struct buf *out, const char *s)
-{
-    for (; *s != '\0'; s++) {
-        if (*s == '"' || *s == '\\')
-            buf_u8(out, '\\');
-        if (*s == '\n')
-            buf_add_str(out, "\\n");
-        else
-            buf_u8(out, (uint8_t)*s);
-    }
-}
-
-static void write_peers(struct service *s, struct buf *out)
-{
-    buf_add_str(
-        out,
-        "# HELP kvfs_peer_up Whether this process reaches the node.\n# TYPE kvfs_peer_up gauge\n");
-    for (unsigned i = 0; i < s->cfg->n_nodes; i++) {
-        struct health_info h = health_get(cluster_health(s->cluster), i);
-
-        if (i == s->self)
-            continue;
-        buf_add_str(out, "kvfs_peer_up{node=\"");
-        write_label(out, s->cfg->nodes[i].id);
-        buf_addf(out, "\"} %d\n", h.up && h.seen_us != 0);
-    }
+    prom_gauge(out, "kvfs_store_keys", "Keys in this node's store (an estimate).",
+               (double)st.n_keys);
+    prom_gauge(out, "kvfs_store_disk_free_bytes", "Free bytes of the file system below.",
+               (double)st.disk_free);
+    prom_gauge(out, "kvfs_store_disk_total_bytes", "Size of the file system below.",
+               (double)st.disk_total);
 }
 
 struct task *metrics_begin(struct service *s, struct exchange *x, struct span rest)
@@ -359,14 +251,14 @@ struct task *metrics_begin(struct service *s, struct exchange *x, struct span re
     if (!only_get(x) || !no_query(x))
         return NULL;
     metrics_write(s->metrics, out);
-    metrics_gauge(out, "kvfs_http_connections", "Open connections.", exchange_connections(x));
-    metrics_gauge(out, "kvfs_memory_bytes", "Memory held by bodies and large values under way.",
-                  (double)atomic_load(&s->memory.used));
-    metrics_gauge(out, "kvfs_uptime_seconds", "Since the process started.",
-                  (double)(s->clock->mono_us(s->clock) - s->started_us) / 1e6);
+    prom_gauge(out, "kvfs_http_connections", "Open connections.", exchange_connections(x));
+    prom_gauge(out, "kvfs_memory_bytes", "Memory held by bodies and large values under way.",
+               (double)atomic_load(&s->memory.used));
+    prom_gauge(out, "kvfs_uptime_seconds", "Since the process started.",
+               (double)(s->clock->mono_us(s->clock) - s->started_us) / 1e6);
     if (s->store != NULL)
         write_store(s, out);
-    write_peers(s, out);
+    peers_metrics(out, s->cluster, s->self);
     if (out->err != 0) {
         response_fini(&r);
         reply_problem(x, 503, "out of memory");

@@ -38,7 +38,7 @@ void reply_not_here(struct service *s, struct exchange *x, struct span key)
     struct response r = {0};
     struct buf json = {0};
 
-    replica_owners_json(s->cfg, key, &json);
+    config_owners_json(s->cfg, key, &json);
     if (json.err != 0) {
         buf_fini(&json);
         reply_problem(x, 503, "out of memory");

@@ -29,7 +29,7 @@ struct service {
     struct upkeep *upkeep;
     bool forward; /* coordinate also for keys whose replica this node is not */
     uint64_t started_us;
-    struct budget memory;       /* of bodies and of large values on their way out */
+    struct budget memory; /* of bodies and of large values on their way out */
     unsigned clients_max;
     _Atomic unsigned n_clients; /* client requests under way */
 };

@@ -456,6 +456,49 @@ static void a_ring_of_long_ids_tells_only_their_number(void **state)
     config_free(small);
 }
 
+/* What a mount shows as its configuration may be used as one. */
+static void a_config_told_reads_back_as_itself(void **state)
+{
+    static const char text[] =
+        "{\"nodes\":[{\"id\":\"a\\\"\",\"addr\":\"[::1]:81\"},{\"id\":\"b\",\"addr\":\"h:82\"}],"
+        "\"replication_factor\":2,\"virtual_nodes\":7,\"hash\":\"fnv1a-mix\","
+        "\"max_value_size\":1000}\n";
+    struct config *c = NULL;
+    struct buf told = {0};
+    struct err err = {0};
+
+    (void)state;
+    assert_int_equal(config_parse("x.json", span_str(text), &c, &err), 0);
+    config_json(c, &told);
+    assert_int_equal(told.err, 0);
+    assert_int_equal(told.len, strlen(text));
+    assert_memory_equal(told.data, text, told.len);
+    buf_fini(&told);
+    config_free(c);
+}
+
+static void the_replicas_of_a_key_are_told_in_ring_order(void **state)
+{
+    static const char text[] =
+        "{\"nodes\":[{\"id\":\"node-1\",\"addr\":\"localhost:8081\"},"
+        "{\"id\":\"node-2\",\"addr\":\"localhost:8082\"},"
+        "{\"id\":\"node-3\",\"addr\":\"localhost:8083\"}],\"replication_factor\":2}";
+    static const char want[] = "{\"key\":\"user:42\",\"replicas\":["
+                               "{\"id\":\"node-1\",\"addr\":\"localhost:8081\"},"
+                               "{\"id\":\"node-3\",\"addr\":\"localhost:8083\"}]}\n";
+    struct config *c = NULL;
+    struct buf told = {0};
+    struct err err = {0};
+
+    (void)state;
+    assert_int_equal(config_parse("x.json", span_str(text), &c, &err), 0);
+    config_owners_json(c, span_str("user:42"), &told);
+    assert_int_equal(told.len, strlen(want));
+    assert_memory_equal(told.data, want, told.len);
+    buf_fini(&told);
+    config_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -474,6 +517,8 @@ int main(void)
         cmocka_unit_test(every_field_in_which_two_rings_differ_is_named),
         cmocka_unit_test(a_stranger_may_say_anything_of_his_ring),
         cmocka_unit_test(a_ring_of_long_ids_tells_only_their_number),
+        cmocka_unit_test(a_config_told_reads_back_as_itself),
+        cmocka_unit_test(the_replicas_of_a_key_are_told_in_ring_order),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
