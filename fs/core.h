@@ -76,6 +76,16 @@ int key_create(struct fs *fs, struct caller *who, struct span key, const struct 
 /* Deletes; -ENOENT when there is none. only: what that write made, else -ECANCELED; NULL: whatever
  * is there. */
 int key_delete(struct fs *fs, struct caller *who, struct span key, const struct record *only);
+/*
+ * Moves a directory, prefix and all; parent: the directory it is in. into: as if it were moved to
+ * new + its own name, which completes an interrupted move. (rename_dir.c)
+ */
+int fs_rename_dir(struct fs *fs, struct caller *who, struct inode *parent, struct span old,
+                  struct span new, bool noreplace, bool into);
+/* Is moving from to this name, in the directory that has begun to be it, the completion of that
+ * move? 1, 0, or an error. */
+int fs_rename_is_resumed(struct fs *fs, struct caller *who, const struct name *from,
+                         const struct name *to);
 /* Makes sure that a directory stays when its last key goes: stores its marker if it has none. */
 int dir_keep(struct fs *fs, struct caller *who, struct inode *dir);
 /* The open file of a key, with a reference; NULL: it is not open here. (tree.c) */

@@ -11,6 +11,7 @@
 #include "fs/file.h"
 
 #define BUCKETS_MIN 1024u
+#define MOVED_BUCKETS 256u /* a power of two */
 
 struct inode_table {
     pthread_mutex_t lock; /* all of it, and the inodes' fields */
@@ -18,8 +19,10 @@ struct inode_table {
     size_t n_buckets; /* a power of two */
     size_t n_inodes;
     uint64_t next_id;
-    uint64_t moves;    /* grows with every rename */
-    struct list files; /* struct file, the open ones */
+    uint64_t moves;                            /* grows with every rename */
+    uint64_t tree_moved, moved[MOVED_BUCKETS]; /* moves at the last one of a directory; of a file,
+                                                  by the hash of its old and new key */
+    struct list files;                         /* struct file, the open ones */
 };
 
 static size_t id_bucket(const struct inode_table *t, uint64_t id)
@@ -35,6 +38,11 @@ static size_t key_bucket(const struct inode_table *t, struct span key, enum inod
 static struct span key_of(const struct inode *in)
 {
     return span_of(in->key, in->key_len);
+}
+
+static uint64_t *moved_bucket(struct inode_table *t, struct span key)
+{
+    return &t->moved[hash_xxh3(key) & (MOVED_BUCKETS - 1)];
 }
 
 /* --- chains ----------------------------------------------------------------------------------- */
@@ -289,7 +297,10 @@ int inode_remember(struct inode_table *t, struct span key, const struct found *f
     int err;
 
     pthread_mutex_lock(&t->lock);
-    err = t->moves == moves ? remember_locked(t, key, found, lookup, out) : -EAGAIN;
+    if (moves < t->tree_moved || moves < *moved_bucket(t, key))
+        err = -EAGAIN;
+    else
+        err = remember_locked(t, key, found, lookup, out);
     pthread_mutex_unlock(&t->lock);
     return err;
 }
@@ -399,7 +410,7 @@ int inode_move(struct inode_table *t, struct span from, struct span to, enum ino
     int err = 0;
 
     pthread_mutex_lock(&t->lock);
-    t->moves++;
+    *moved_bucket(t, from) = *moved_bucket(t, to) = ++t->moves;
     in = find_key_locked(t, from, kind);
     if (in != NULL) {
         err = move_locked(t, in, to);
@@ -412,13 +423,13 @@ int inode_move(struct inode_table *t, struct span from, struct span to, enum ino
     return err;
 }
 
-int inode_move_tree(struct inode_table *t, struct span from, struct span to)
+int inode_move_tree(struct inode_table *t, struct span from, struct span to, bool keep)
 {
     struct buf key = {0};
     int err = 0;
 
     pthread_mutex_lock(&t->lock);
-    t->moves++;
+    t->tree_moved = ++t->moves;
     for (size_t i = 0; i < t->n_buckets && err == 0; i++) {
         for (struct inode *in = t->by_id[i]; in != NULL && err == 0; in = in->next_by_id) {
             if (in->gone || in->id == INODE_ROOT || !span_has_prefix(key_of(in), from))
@@ -426,7 +437,11 @@ int inode_move_tree(struct inode_table *t, struct span from, struct span to)
             buf_clear(&key);
             buf_add_span(&key, to);
             buf_add(&key, in->key + from.len, in->key_len - from.len);
-            err = key.err != 0 ? key.err : move_locked(t, in, buf_span(&key));
+            err = key.err;
+            if (err == 0 && keep && find_key_locked(t, buf_span(&key), in->kind) != NULL)
+                drop_locked(t, in);
+            else if (err == 0)
+                err = move_locked(t, in, buf_span(&key));
         }
     }
     pthread_mutex_unlock(&t->lock);

@@ -79,8 +79,8 @@ void inode_put(struct inode_table *t, struct inode *in); /* accepts NULL */
 
 /*
  * Finds or makes the inode of a key, in one step. lookup: the kernel will be told of it, and forget
- * it later. *out has a reference. -EAGAIN when something was renamed since `moves` was sampled: the
- * key may be an old one, look again. -ENOMEM.
+ * it later. *out has a reference. -EAGAIN when this key, or a directory, was renamed since `moves`
+ * was sampled: the key may be an old one, look again. -ENOMEM.
  */
 int inode_remember(struct inode_table *t, struct span key, const struct found *found,
                    uint64_t moves, bool lookup, struct inode **out);
@@ -99,8 +99,9 @@ uint64_t inode_path_ino(struct inode_table *t, struct inode *in);
 void inode_drop(struct inode_table *t, struct span key, enum inode_kind kind);
 /* from has become to; what had that name is gone. */
 int inode_move(struct inode_table *t, struct span from, struct span to, enum inode_kind kind);
-/* The same of a directory, with all below it. */
-int inode_move_tree(struct inode_table *t, struct span from, struct span to);
+/* The same of a directory, with all below it. keep: of two of one name now, the one stays that has
+ * had it, and the other is gone. */
+int inode_move_tree(struct inode_table *t, struct span from, struct span to, bool keep);
 
 /* Leaves word for the same caller; takes it (false: there is none); drops what a listing left, if
  * it is still there. */

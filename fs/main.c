@@ -9,7 +9,8 @@
  *   attr.[ch]      records and listing entries to struct stat
  *   fs.c           lookup, attributes
  *   tree.c         names made and removed
- *   rename.c       names moved, a directory key by key
+ *   rename.c       names moved; rename_dir.c a directory, key by key
+ *   move.[ch]      one key moved           move_mark.[ch]  how an interrupted move is recognised
  *   content.[ch]   the bytes of an open file
  *   file.[ch]      an open file and its view: file_read.c reads it, file_store.c stores it
  *   handle.[ch]    open file descriptions: create, open, read, write, close

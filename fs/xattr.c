@@ -7,6 +7,7 @@
 
 #include "common/limits.h"
 #include "fs/file.h"
+#include "fs/move_mark.h"
 
 #define PREFIX "user."
 
@@ -72,7 +73,7 @@ int fs_listxattr(struct fs *fs, struct caller *who, uint64_t id, struct buf *out
         size_t pos = 0;
 
         while ((err = attr_next(list, &pos, &kind, &name, &value)) > 0) {
-            if (kind != ATTR_XATTR)
+            if (kind != ATTR_XATTR || span_eq(name, span_str(MOVE_ATTR)))
                 continue;
             buf_add_span(out, name);
             buf_u8(out, 0);

@@ -30,6 +30,8 @@ struct cluster {
     int fail_err;
     bool fail_on, fail_applied;
     bool settle_reads;
+    unsigned meddle_at; /* call */
+    const char *meddle_key, *meddle_value;
 };
 
 struct cluster *fake_cluster_new(uint64_t max_value_size)
@@ -183,6 +185,13 @@ void fake_cluster_heal(struct cluster *c)
     c->fail_err = 0;
 }
 
+void fake_cluster_meddle(struct cluster *c, unsigned n, const char *key, const char *value)
+{
+    c->meddle_at = c->n_calls + n;
+    c->meddle_key = key;
+    c->meddle_value = value;
+}
+
 unsigned fake_cluster_n_calls(struct cluster *c)
 {
     return c->n_calls;
@@ -191,6 +200,14 @@ unsigned fake_cluster_n_calls(struct cluster *c)
 static int next_fault(struct cluster *c, struct waiter *w)
 {
     unsigned n = c->n_calls++;
+
+    if (c->meddle_key != NULL && n == c->meddle_at) {
+        if (c->meddle_value != NULL)
+            fake_cluster_put(c, c->meddle_key, c->meddle_value);
+        else
+            fake_cluster_delete(c, c->meddle_key);
+        c->meddle_key = NULL;
+    }
 
     if (w != NULL && w->interrupted)
         return -EINTR;

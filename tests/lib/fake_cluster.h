@@ -29,6 +29,8 @@ void fake_cluster_settle_reads(struct cluster *c);
  */
 void fake_cluster_fail(struct cluster *c, unsigned n, int err, bool on, bool applied);
 void fake_cluster_heal(struct cluster *c);
+/* Before the n-th call from now another client stores value under key (NULL: deletes it). */
+void fake_cluster_meddle(struct cluster *c, unsigned n, const char *key, const char *value);
 unsigned fake_cluster_n_calls(struct cluster *c);
 
 #endif

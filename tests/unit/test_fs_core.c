@@ -442,14 +442,156 @@ static void each_key_is_somewhere(struct world *w, int err)
         assert_true(err != 0 || !there);
         assert_stored(w, there ? old : new, value);
     }
-    if (err == 0)
-        assert_int_equal(fake_cluster_n_live(w->cluster), N_KEYS + 1);
+    if (err != 0 && rename_d(w) != 0) { /* once more completes it */
+        assert_false(fake_cluster_get(w->cluster, "d/", NULL));
+        for (int i = 0; i < N_KEYS; i++) {
+            snprintf(old, sizeof(old), "d/%d/k%d", i % 3, i);
+            assert_false(fake_cluster_get(w->cluster, old, NULL));
+        }
+    }
+    assert_false(fake_cluster_get(w->cluster, "d/", NULL));
+    for (int i = 0; i < N_KEYS; i++) {
+        snprintf(new, sizeof(new), "e/%d/k%d", i % 3, i);
+        snprintf(value, sizeof(value), "v%d", i);
+        assert_stored(w, new, value);
+    }
+    assert_int_equal(fake_cluster_n_live(w->cluster), N_KEYS + 1);
 }
 
-static void a_directory_move_that_fails_anywhere_leaves_each_key_whole(void **state)
+static void a_directory_move_that_fails_anywhere_leaves_each_key_whole_and_completes(void **state)
 {
     (void)state;
     sweep_all(prepare_tree, rename_d, each_key_is_somewhere);
+}
+
+/* Moves d to e until the n-th call fails; only_part: some keys have moved, and some not. */
+static struct world *interrupted(unsigned n)
+{
+    struct world *w = world_new();
+
+    prepare_tree(w);
+    fake_cluster_fail(w->cluster, n, -EHOSTDOWN, true, false);
+    assert_int_equal(rename_d(w), -EHOSTDOWN);
+    fake_cluster_heal(w->cluster);
+    assert_true(fake_cluster_get(w->cluster, "d/", NULL));
+    assert_true(fake_cluster_get(w->cluster, "e/", NULL));
+    return w;
+}
+
+#define MID_MOVE 40u /* calls until some of the keys have moved */
+
+static void a_move_into_what_it_had_begun_to_make_completes_it(void **state)
+{
+    struct world *w = interrupted(MID_MOVE);
+    struct stat st;
+    uint64_t e, in_e;
+
+    (void)state;
+    assert_int_equal(find(w, "e", &e), 0);
+    assert_int_equal(find(w, "e/0", &in_e), 0);
+    assert_int_equal(fs_rename(w->fs, &w->who, 1, "d", e, "d", true), 0);
+    each_key_is_somewhere(w, 0);
+    assert_int_equal(fs_getattr(w->fs, &w->who, e, NULL, &st), 0);
+    assert_int_equal(st.st_nlink, 1);
+    assert_int_equal(fs_getattr(w->fs, &w->who, in_e, NULL, &st), 0);
+    assert_int_equal(st.st_nlink, 1);
+    world_free(w);
+}
+
+static void a_directory_that_is_not_empty_is_moved_onto_only_by_what_began_it(void **state)
+{
+    struct world *w = interrupted(MID_MOVE);
+
+    (void)state;
+    fake_cluster_put(w->cluster, "other/", "");
+    fake_cluster_put(w->cluster, "other/x", "");
+    assert_int_equal(fs_rename(w->fs, &w->who, 1, "other", 1, "e", false), -ENOTEMPTY);
+    assert_stored(w, "other/x", "");
+    /* Also while nothing has arrived there yet. */
+    world_free(w);
+    w = interrupted(8);
+    fake_cluster_put(w->cluster, "other/", "");
+    assert_int_equal(fs_rename(w->fs, &w->who, 1, "other", 1, "e", false), -ENOTEMPTY);
+    /* But not for ever: the old one has another number, when it is made anew. */
+    for (int i = 0; i < N_KEYS; i++) {
+        char key[32];
+
+        snprintf(key, sizeof(key), "d/%d/k%d", i % 3, i);
+        fake_cluster_delete(w->cluster, key);
+        snprintf(key, sizeof(key), "e/%d/k%d", i % 3, i);
+        fake_cluster_delete(w->cluster, key);
+    }
+    fake_cluster_delete(w->cluster, "d/");
+    fake_cluster_put(w->cluster, "d/", "");
+    assert_int_equal(fs_rename(w->fs, &w->who, 1, "other", 1, "e", false), 0);
+    world_free(w);
+}
+
+static void what_others_stored_in_an_unfinished_move_is_not_replaced(void **state)
+{
+    char old[32], new[32], value[32];
+    struct world *w = interrupted(MID_MOVE);
+    int at = -1;
+
+    (void)state;
+    for (int i = 0; i < N_KEYS && at < 0; i++) {
+        snprintf(old, sizeof(old), "d/%d/k%d", i % 3, i);
+        snprintf(new, sizeof(new), "e/%d/k%d", i % 3, i);
+        snprintf(value, sizeof(value), "v%d", i);
+        if (fake_cluster_get(w->cluster, old, NULL))
+            at = i;
+    }
+    assert_true(at >= 0);
+    fake_cluster_put(w->cluster, new, "theirs");
+    assert_int_equal(rename_d(w), -ENOTEMPTY);
+    assert_stored(w, old, value);
+    assert_stored(w, new, "theirs");
+    assert_int_equal(fake_cluster_n_live(w->cluster), N_KEYS + 3);
+    fake_cluster_delete(w->cluster, new);
+    assert_int_equal(rename_d(w), 0);
+    assert_stored(w, new, value);
+    world_free(w);
+}
+
+/* Two mounts move one file to two names: exactly one has it, and the other was told. */
+static void of_two_who_move_one_file_exactly_one_gets_it(void **state)
+{
+    unsigned n_calls;
+
+    (void)state;
+    for (unsigned n = 0;; n++) {
+        struct world *w = world_new();
+        int err;
+
+        put_old(w);
+        n_calls = fake_cluster_n_calls(w->cluster);
+        fake_cluster_meddle(w->cluster, n, "f", NULL); /* the other was faster */
+        err = rename_f(w);
+        n_calls = fake_cluster_n_calls(w->cluster) - n_calls;
+        assert_int_equal(err, n < n_calls ? -ENOENT : 0);
+        assert_int_equal(fake_cluster_n_live(w->cluster), err == 0);
+        world_free(w);
+        if (err == 0)
+            break;
+    }
+}
+
+static void a_move_copies_again_what_was_written_meanwhile(void **state)
+{
+    struct world *w = world_new();
+    unsigned n_calls;
+
+    (void)state;
+    put_old(w);
+    n_calls = fake_cluster_n_calls(w->cluster);
+    assert_int_equal(rename_f(w), 0);
+    n_calls = fake_cluster_n_calls(w->cluster) - n_calls;
+    fake_cluster_delete(w->cluster, "g");
+    put_old(w);
+    fake_cluster_meddle(w->cluster, n_calls - 1, "f", "newer"); /* so it is copied again */
+    assert_int_equal(rename_f(w), 0);
+    assert_stored(w, "g", "newer");
+    world_free(w);
 }
 
 /* --- directories
@@ -528,7 +670,12 @@ int main(void)
         cmocka_unit_test(an_extended_attribute_of_a_new_file_leaves_its_owner_and_mode),
         cmocka_unit_test(a_file_is_whole_under_one_name_or_both_after_a_rename_fails_anywhere),
         cmocka_unit_test(a_rename_copies_once_also_when_its_file_is_settled_meanwhile),
-        cmocka_unit_test(a_directory_move_that_fails_anywhere_leaves_each_key_whole),
+        cmocka_unit_test(a_directory_move_that_fails_anywhere_leaves_each_key_whole_and_completes),
+        cmocka_unit_test(a_move_into_what_it_had_begun_to_make_completes_it),
+        cmocka_unit_test(a_directory_that_is_not_empty_is_moved_onto_only_by_what_began_it),
+        cmocka_unit_test(what_others_stored_in_an_unfinished_move_is_not_replaced),
+        cmocka_unit_test(of_two_who_move_one_file_exactly_one_gets_it),
+        cmocka_unit_test(a_move_copies_again_what_was_written_meanwhile),
         cmocka_unit_test(a_directory_hides_the_file_of_its_name_across_pages),
         cmocka_unit_test(offsets_stay_while_entries_come_and_go),
         cmocka_unit_test(a_stopped_caller_ends_with_eintr),
