@@ -12,6 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
+
 #define WATCH_MS 100
 #define POOL_MAX 64u
 #define FDS_LOOKED_AT_MAX 64u
@@ -19,7 +21,8 @@
 struct callers {
     pthread_mutex_t lock; /* all below; a leaf: nothing is locked under it but the waiters' own */
     pthread_cond_t changed;
-    struct list watched; /* struct caller: signalled, but not to stop */
+    struct list all;     /* struct caller: under way, the oldest first */
+    struct list watched; /* signalled, but not to stop */
     struct waiter *pool[POOL_MAX];
     unsigned n_pool;
     bool stop;
@@ -92,8 +95,8 @@ void caller_signalled(struct caller *who)
         return;
     }
     pthread_mutex_lock(&c->lock);
-    if (list_empty(&who->link)) {
-        list_insert(&c->watched, &who->link);
+    if (list_empty(&who->watched)) {
+        list_insert(&c->watched, &who->watched);
         pthread_cond_signal(&c->changed);
     }
     pthread_mutex_unlock(&c->lock);
@@ -118,7 +121,7 @@ static void *watch(void *arg)
         }
         pthread_cond_timedwait(&c->changed, &c->lock, &until);
         for (struct list *l = c->watched.next, *next; l != &c->watched; l = next) {
-            struct caller *who = container_of(l, struct caller, link);
+            struct caller *who = container_of(l, struct caller, watched);
 
             next = l->next;
             if (told_to_stop(who->pid)) {
@@ -146,6 +149,7 @@ int callers_new(struct callers **out)
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&c->changed, &attr);
     pthread_condattr_destroy(&attr);
+    list_init(&c->all);
     list_init(&c->watched);
     err = -pthread_create(&c->thread, NULL, watch, c);
     if (err < 0) {
@@ -175,24 +179,37 @@ void callers_free(struct callers *c)
     free(c);
 }
 
-void caller_begin(struct callers *c, uid_t uid, gid_t gid, pid_t pid, struct caller *who)
+void caller_begin(struct callers *c, enum fs_call call, uid_t uid, gid_t gid, pid_t pid,
+                  struct caller *who)
 {
     struct waiter *w = NULL;
 
-    pthread_mutex_lock(&c->lock);
-    if (c->n_pool > 0)
-        w = c->pool[--c->n_pool];
-    pthread_mutex_unlock(&c->lock);
-    if (w == NULL && waiter_new(&w) < 0)
-        w = NULL; /* then this call cannot be interrupted */
+    who->call = call;
+    who->begun_us = clock_real()->mono_us(clock_real());
     who->uid = uid;
     who->gid = gid;
     who->pid = pid;
-    who->waiter = w;
     atomic_init(&who->stopped, false);
     who->why.msg[0] = 0;
     who->callers = c;
-    list_init(&who->link);
+    list_init(&who->watched);
+    pthread_mutex_lock(&c->lock);
+    if (c->n_pool > 0) {
+        w = c->pool[--c->n_pool];
+    } else {
+        pthread_mutex_unlock(&c->lock);
+        if (waiter_new(&w) < 0)
+            w = NULL; /* then this call cannot be interrupted */
+        pthread_mutex_lock(&c->lock);
+    }
+    who->waiter = w; /* from here on others may end its wait */
+    list_insert(&c->all, &who->link);
+    pthread_mutex_unlock(&c->lock);
+}
+
+uint64_t caller_age_us(const struct caller *who)
+{
+    return clock_real()->mono_us(clock_real()) - who->begun_us;
 }
 
 void caller_end(struct caller *who)
@@ -201,6 +218,7 @@ void caller_end(struct caller *who)
 
     pthread_mutex_lock(&c->lock);
     list_remove(&who->link);
+    list_remove(&who->watched);
     /* An interrupted waiter stays so, and is of no more use. */
     if (!caller_stopped(who) && who->waiter != NULL && c->n_pool < POOL_MAX) {
         c->pool[c->n_pool++] = who->waiter;
@@ -209,6 +227,29 @@ void caller_end(struct caller *who)
     pthread_mutex_unlock(&c->lock);
     if (who->waiter != NULL)
         waiter_free(who->waiter);
+}
+
+void callers_stop_all(struct callers *c)
+{
+    pthread_mutex_lock(&c->lock);
+    for (struct list *l = c->all.next; l != &c->all; l = l->next)
+        caller_stop(container_of(l, struct caller, link));
+    pthread_mutex_unlock(&c->lock);
+}
+
+size_t callers_list(struct callers *c, struct call_info *out, size_t max)
+{
+    size_t n = 0;
+
+    pthread_mutex_lock(&c->lock);
+    for (struct list *l = c->all.next; l != &c->all; l = l->next, n++) {
+        const struct caller *who = container_of(l, struct caller, link);
+
+        if (n < max)
+            out[n] = (struct call_info){who->call, who->pid, who->begun_us};
+    }
+    pthread_mutex_unlock(&c->lock);
+    return n;
 }
 
 /* --- open descriptors ------------------------------------------------------------------------- */

@@ -15,10 +15,13 @@
 
 #include "common/cluster.h"
 #include "common/list.h"
+#include "fs/metrics.h"
 
-struct callers; /* the waiters at hand and the thread that watches */
+struct callers; /* all who ask, waiters at hand, and the thread that watches */
 
 struct caller {
+    enum fs_call call;
+    uint64_t begun_us; /* monotonic */
     uid_t uid;
     gid_t gid;
     pid_t pid;             /* the thread that asks; 0: none (the kernel itself, or shutting down) */
@@ -26,18 +29,29 @@ struct caller {
     atomic_bool stopped;
     struct err why; /* of the last failure of the cluster, for the log */
     struct callers *callers;
-    struct list link; /* among the watched; the callers' lock */
+    struct list link, watched; /* among all, among the watched; the callers' lock */
 };
 
 int callers_new(struct callers **out);
 void callers_free(struct callers *c); /* no call is under way */
 
-void caller_begin(struct callers *c, uid_t uid, gid_t gid, pid_t pid, struct caller *who);
+void caller_begin(struct callers *c, enum fs_call call, uid_t uid, gid_t gid, pid_t pid,
+                  struct caller *who);
 void caller_end(struct caller *who);
+uint64_t caller_age_us(const struct caller *who); /* since caller_begin() */
 /* The kernel told of a signal to this caller. Any thread, between begin and end. */
 void caller_signalled(struct caller *who);
 /* Ends whatever it waits for, now and later. */
 void caller_stop(struct caller *who);
+/* Does so to all that are under way. */
+void callers_stop_all(struct callers *c);
+/* What is under way, the oldest first: fills at most max of out, and returns how many there are. */
+struct call_info {
+    enum fs_call call;
+    pid_t pid;
+    uint64_t begun_us;
+};
+size_t callers_list(struct callers *c, struct call_info *out, size_t max);
 static inline bool caller_stopped(const struct caller *who)
 {
     return atomic_load(&who->stopped);

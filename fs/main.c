@@ -17,6 +17,7 @@
  *   dir.c          reading directories
  *   xattr.c        user.* attributes
  *   caller.[ch]    who asks, and how his wait ends early
+ *   metrics.[ch]   counters of what was asked
  *   ops.c ops_init.c ops_file.c ops_dir.c   handlers, the only ones that know FUSE
  *   options.[ch]   the command line        daemon.[ch]   into the background
  *
@@ -145,7 +146,7 @@ static void flush_and_join(struct program *p)
 {
     struct caller who;
 
-    caller_begin(p->mount.callers, 0, 0, 0, &who);
+    caller_begin(p->mount.callers, CALL_NONE, 0, 0, 0, &who);
     pthread_mutex_lock(&p->lock);
     p->loop_ended = true;
     p->flusher = &who;
@@ -254,6 +255,9 @@ static int make_core(struct program *p)
         .defaults = {.uid = p->opts.uid, .gid = p->opts.gid, .umask = p->opts.umask}};
     int err = callers_new(&p->mount.callers);
 
+    p->mount.metrics = metrics_new();
+    if (p->mount.metrics == NULL)
+        err = -ENOMEM;
     if (err == 0)
         err = fs_new(&opts, &p->mount.fs);
     if (err < 0)
@@ -354,6 +358,7 @@ static int mount_and_serve(struct program *p)
         fuse_session_destroy(p->session);
     cluster_close(p->cluster);
     callers_free(p->mount.callers);
+    metrics_free(p->mount.metrics);
     fs_free(p->mount.fs);
     free(mountpoint);
     return code;

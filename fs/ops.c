@@ -21,11 +21,11 @@ static void on_interrupt(fuse_req_t req, void *arg)
     caller_signalled(arg);
 }
 
-void request_begin(fuse_req_t req, struct caller *who)
+void request_begin(fuse_req_t req, enum fs_call call, struct caller *who)
 {
     const struct fuse_ctx *ctx = fuse_req_ctx(req);
 
-    caller_begin(mount_of(req)->callers, ctx->uid, ctx->gid, ctx->pid, who);
+    caller_begin(mount_of(req)->callers, call, ctx->uid, ctx->gid, ctx->pid, who);
     fuse_req_interrupt_func(req, on_interrupt, who);
 }
 
@@ -56,6 +56,7 @@ int request_end(fuse_req_t req, struct caller *who, int err)
     int code = errno_for_kernel(err);
 
     fuse_req_interrupt_func(req, NULL, NULL);
+    metrics_answered(mount_of(req)->metrics, who->call, code, caller_age_us(who));
     caller_end(who);
     if (code == EIO || code == ENOMEM || code == EHOSTDOWN)
         log_event(LOG_LEVEL_DEBUG, "failed", "error=%s reason=%s", strerrorname_np(code),
@@ -98,9 +99,12 @@ void reply_entry(fuse_req_t req, struct caller *who, int err, const struct fs_en
 static void on_statfs(fuse_req_t req, fuse_ino_t ino)
 {
     struct statvfs st;
+    struct caller who;
 
     (void)ino;
+    request_begin(req, CALL_STATFS, &who);
     fs_statfs(mount_of(req)->fs, &st);
+    request_end(req, &who, 0);
     fuse_reply_statfs(req, &st);
 }
 
@@ -112,7 +116,7 @@ static void on_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
     struct fs_entry e;
     int err;
 
-    request_begin(req, &who);
+    request_begin(req, CALL_LOOKUP, &who);
     err = fs_lookup(mount_of(req)->fs, &who, parent, name, &e);
     reply_entry(req, &who, err, &e);
 }
@@ -151,7 +155,7 @@ static void on_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
     struct stat st;
     int err;
 
-    request_begin(req, &who);
+    request_begin(req, CALL_GETATTR, &who);
     err = fs_getattr(mount_of(req)->fs, &who, ino, handle_of(fi), &st);
     reply_attr(req, &who, err, &st);
 }
@@ -161,7 +165,7 @@ static void on_access(fuse_req_t req, fuse_ino_t ino, int mask)
     struct caller who;
     int err;
 
-    request_begin(req, &who);
+    request_begin(req, CALL_ACCESS, &who);
     err = fs_access(mount_of(req)->fs, &who, ino, mask);
     fuse_reply_err(req, request_end(req, &who, err));
 }
@@ -199,7 +203,7 @@ static void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to
     struct stat st;
     int err;
 
-    request_begin(req, &who);
+    request_begin(req, CALL_SETATTR, &who);
     err = fs_setattr(mount_of(req)->fs, &who, ino, handle_of(fi), &ch, size, &st);
     reply_attr(req, &who, err, &st);
 }
@@ -210,7 +214,7 @@ static void on_readlink(fuse_req_t req, fuse_ino_t ino)
     struct caller who;
     int err;
 
-    request_begin(req, &who);
+    request_begin(req, CALL_READLINK, &who);
     err = fs_readlink(mount_of(req)->fs, &who, ino, &target);
     buf_u8(&target, 0);
     if (err == 0)
@@ -248,7 +252,7 @@ static void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t
     struct caller who;
     int err;
 
-    request_begin(req, &who);
+    request_begin(req, CALL_GETXATTR, &who);
     err = fs_getxattr(mount_of(req)->fs, &who, ino, name, &value);
     reply_xattr(req, &who, err, &value, size);
     buf_fini(&value);
@@ -260,7 +264,7 @@ static void on_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
     struct caller who;
     int err;
 
-    request_begin(req, &who);
+    request_begin(req, CALL_LISTXATTR, &who);
     err = fs_listxattr(mount_of(req)->fs, &who, ino, &names);
     reply_xattr(req, &who, err, &names, size);
     buf_fini(&names);
@@ -272,7 +276,7 @@ static void on_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const 
     struct caller who;
     int err;
 
-    request_begin(req, &who);
+    request_begin(req, CALL_SETXATTR, &who);
     err = fs_setxattr(mount_of(req)->fs, &who, ino, name, span_of(value, size), flags);
     fuse_reply_err(req, request_end(req, &who, err));
 }
@@ -282,7 +286,7 @@ static void on_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
     struct caller who;
     int err;
 
-    request_begin(req, &who);
+    request_begin(req, CALL_REMOVEXATTR, &who);
     err = fs_removexattr(mount_of(req)->fs, &who, ino, name);
     fuse_reply_err(req, request_end(req, &who, err));
 }

@@ -11,6 +11,7 @@
 struct mount {
     struct fs *fs;
     struct callers *callers;
+    struct metrics *metrics;
     double attr_timeout_s;
     void (*on_ready)(void *arg); /* the kernel has said hello: the mount answers */
     void *on_ready_arg;
@@ -21,7 +22,7 @@ struct mount {
 extern const struct fuse_lowlevel_ops ops_table;
 
 /* Every handler begins and ends with these. request_end() gives the errno for the kernel. */
-void request_begin(fuse_req_t req, struct caller *who);
+void request_begin(fuse_req_t req, enum fs_call call, struct caller *who);
 int request_end(fuse_req_t req, struct caller *who, int err);
 /* Replies with an entry, or the error; the core forgets it where the kernel did not get it. */
 void reply_entry(fuse_req_t req, struct caller *who, int err, const struct fs_entry *e);

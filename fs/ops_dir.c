@@ -11,7 +11,7 @@ void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
     struct fs_entry e;
     int err;
 
-    request_begin(req, &who);
+    request_begin(req, CALL_MKDIR, &who);
     err = fs_mkdir(mount_of(req)->fs, &who, parent, name, mode, &e);
     reply_entry(req, &who, err, &e);
 }
@@ -22,7 +22,7 @@ void on_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, 
     struct fs_entry e;
     int err;
 
-    request_begin(req, &who);
+    request_begin(req, CALL_MKNOD, &who);
     err = fs_mknod(mount_of(req)->fs, &who, parent, name, mode, rdev, &e);
     reply_entry(req, &who, err, &e);
 }
@@ -33,7 +33,7 @@ void on_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const cha
     struct fs_entry e;
     int err;
 
-    request_begin(req, &who);
+    request_begin(req, CALL_SYMLINK, &who);
     err = fs_symlink(mount_of(req)->fs, &who, target, parent, name, &e);
     reply_entry(req, &who, err, &e);
 }
@@ -51,7 +51,7 @@ void on_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
     struct caller who;
     int err;
 
-    request_begin(req, &who);
+    request_begin(req, CALL_UNLINK, &who);
     err = fs_unlink(mount_of(req)->fs, &who, parent, name);
     fuse_reply_err(req, request_end(req, &who, err));
 }
@@ -61,7 +61,7 @@ void on_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
     struct caller who;
     int err;
 
-    request_begin(req, &who);
+    request_begin(req, CALL_RMDIR, &who);
     err = fs_rmdir(mount_of(req)->fs, &who, parent, name);
     fuse_reply_err(req, request_end(req, &who, err));
 }
@@ -72,7 +72,7 @@ void on_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
     struct caller who;
     int err = -EINVAL;
 
-    request_begin(req, &who);
+    request_begin(req, CALL_RENAME, &who);
     if ((flags & ~(unsigned)RENAME_NOREPLACE) == 0) /* two keys cannot be exchanged at once */
         err = fs_rename(mount_of(req)->fs, &who, parent, name, new_parent, new_name,
                         flags & RENAME_NOREPLACE);
@@ -93,7 +93,7 @@ void on_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct caller who;
     int err;
 
-    request_begin(req, &who);
+    request_begin(req, CALL_OPENDIR, &who);
     err = fs_opendir(m->fs, &who, ino, &d);
     err = request_end(req, &who, err);
     if (err != 0) {
@@ -143,7 +143,7 @@ static void read_dir(fuse_req_t req, size_t size, off_t off, struct fuse_file_in
     ssize_t used;
     int err;
 
-    request_begin(req, &who);
+    request_begin(req, CALL_READDIR, &who);
     used = buf != NULL ? fill_dir(req, &who, dir_of(fi), (uint64_t)off, plus, buf, size) : -ENOMEM;
     err = request_end(req, &who, used < 0 ? (int)used : 0);
     if (err != 0)

@@ -27,7 +27,7 @@ void on_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
     struct handle *h;
     int err;
 
-    request_begin(req, &who);
+    request_begin(req, CALL_CREATE, &who);
     err = fs_create(m->fs, &who, parent, name, mode, fi->flags, &e, &h);
     err = request_end(req, &who, err);
     if (err != 0) {
@@ -39,7 +39,7 @@ void on_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
     if (fuse_reply_create(req, &param, fi) == -ENOENT) { /* the caller is gone */
         struct caller nobody;
 
-        caller_begin(m->callers, 0, 0, 0, &nobody);
+        caller_begin(m->callers, CALL_NONE, 0, 0, 0, &nobody);
         fs_release(m->fs, &nobody, h);
         caller_end(&nobody);
         fs_forget(m->fs, e.id, 1);
@@ -53,7 +53,7 @@ void on_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct handle *h;
     int err;
 
-    request_begin(req, &who);
+    request_begin(req, CALL_OPEN, &who);
     err = fs_open(m->fs, &who, ino, fi->flags, &h);
     err = request_end(req, &who, err);
     if (err != 0) {
@@ -64,7 +64,7 @@ void on_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     if (fuse_reply_open(req, fi) == -ENOENT) {
         struct caller nobody;
 
-        caller_begin(m->callers, 0, 0, 0, &nobody);
+        caller_begin(m->callers, CALL_NONE, 0, 0, 0, &nobody);
         fs_release(m->fs, &nobody, h);
         caller_end(&nobody);
     }
@@ -77,13 +77,15 @@ void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
     int err;
 
     (void)ino;
-    request_begin(req, &who);
+    request_begin(req, CALL_READ, &who);
     err = fs_read(mount_of(req)->fs, &who, handle_of(fi), (uint64_t)off, size, &v);
     err = request_end(req, &who, err);
-    if (err != 0)
+    if (err != 0) {
         fuse_reply_err(req, err);
-    else
+    } else {
+        metrics_read(mount_of(req)->metrics, v.len);
         fuse_reply_buf(req, (const char *)v.data, v.len);
+    }
     value_fini(&v);
 }
 
@@ -94,14 +96,16 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off
     int err;
 
     (void)ino;
-    request_begin(req, &who);
+    request_begin(req, CALL_WRITE, &who);
     err = fs_write(mount_of(req)->fs, &who, handle_of(fi), (uint64_t)off, span_of(data, size),
                    fi->writepage);
     err = request_end(req, &who, err);
-    if (err != 0)
+    if (err != 0) {
         fuse_reply_err(req, err);
-    else
+    } else {
+        metrics_written(mount_of(req)->metrics, size);
         fuse_reply_write(req, size);
+    }
 }
 
 void on_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -110,7 +114,7 @@ void on_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     int err;
 
     (void)ino;
-    request_begin(req, &who);
+    request_begin(req, CALL_FLUSH, &who);
     err = fs_flush(mount_of(req)->fs, &who, handle_of(fi));
     fuse_reply_err(req, request_end(req, &who, err));
 }
@@ -122,7 +126,7 @@ void on_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
 
     (void)ino;
     (void)datasync;
-    request_begin(req, &who);
+    request_begin(req, CALL_FSYNC, &who);
     err = fs_fsync(mount_of(req)->fs, &who, handle_of(fi));
     fuse_reply_err(req, request_end(req, &who, err));
 }
@@ -133,7 +137,7 @@ void on_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     int err;
 
     (void)ino;
-    request_begin(req, &who);
+    request_begin(req, CALL_RELEASE, &who);
     err = fs_release(mount_of(req)->fs, &who, handle_of(fi));
     fuse_reply_err(req, request_end(req, &who, err));
 }
@@ -145,7 +149,7 @@ void on_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
     int err;
 
     (void)ino;
-    request_begin(req, &who);
+    request_begin(req, CALL_FALLOCATE, &who);
     err = fs_fallocate(mount_of(req)->fs, &who, handle_of(fi), mode, (uint64_t)off, (uint64_t)len);
     fuse_reply_err(req, request_end(req, &who, err));
 }

@@ -104,7 +104,7 @@ static void *move_some(void *arg)
 
     /* A waiter is for one wait at a time; the original caller's wish to stop is looked at between
      * keys. */
-    caller_begin(m->who->callers, m->who->uid, m->who->gid, 0, &mine);
+    caller_begin(m->who->callers, CALL_NONE, m->who->uid, m->who->gid, 0, &mine);
     while (next_key(m, &e)) {
         bool marker = e.key.len == m->from.len; /* goes last */
 

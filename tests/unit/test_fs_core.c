@@ -39,7 +39,7 @@ static struct world *world_new(void)
     w->cluster = fake_cluster_new(VALUE_MAX);
     assert_int_equal(callers_new(&w->callers), 0);
     assert_int_equal(fs_new(&(struct fs_opts){.cluster = w->cluster}, &w->fs), 0);
-    caller_begin(w->callers, 10, 20, 0, &w->who);
+    caller_begin(w->callers, CALL_NONE, 10, 20, 0, &w->who);
     return w;
 }
 
