@@ -407,6 +407,7 @@ static void empty_locked(struct fs *fs, struct file *f)
     value_fini(&f->unsure);
     f->emptied = clean || f->emptied;
     f->whole = true;
+    f->edits = false;
     changed_locked(fs, f);
 }
 
@@ -539,6 +540,8 @@ static int unfold_locked(struct fs *fs, struct caller *who, struct file *f)
 {
     int err = file_load_locked(fs, who, f);
 
+    if (err == 0 && !f->whole)
+        f->edits = !f->pending && !ballot_is_none(f->version);
     if (err == 0 && f->tail.len > 0) {
         err = content_write(&f->base, content_size(&f->base), buf_span(&f->tail));
         if (err == 0) {

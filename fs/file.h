@@ -10,6 +10,11 @@
  * tail, which is appended; else `pending`, created and never stored. With both a changed base and
  * appends, this view wins and is stored whole.
  *
+ * What another mount deleted or replaced meanwhile: appended lines, and a file that was cut to
+ * nothing here, depend on nothing that was there, and go under the name whatever it stands for now,
+ * as if they had come a little later. Anything else is a change of a file that is gone: it is not
+ * stored, and whoever stores hears ESTALE.
+ *
  * Generations: gen moves with each local change; a store saves the generation it took its snapshot
  * of, so what came later stays dirty.
  *
@@ -60,6 +65,7 @@ struct file {
     struct meta meta; /* size: see file_size_locked() */
 
     bool whole, pending;
+    bool edits; /* whole: the base is a change of what was stored, and may not make the file anew */
     bool emptied; /* only created or cut to nothing since the last store: nothing was written yet */
     bool fresh;   /* created here and not stored since: attributes travel with the first store */
     uint64_t gen, saved_gen;

@@ -30,6 +30,7 @@ struct snapshot {
     struct value data; /* the whole value, or the tail */
     struct meta meta;
     bool fresh; /* attributes are stored too */
+    bool edits; /* as the file's */
     uint64_t max_size, size_hint;
     struct value result; /* append: the value that the last try wanted stored */
     struct value unsure; /* append: what an earlier one wanted, of unknown outcome, */
@@ -74,6 +75,12 @@ static int append_value(struct snapshot *s, struct value cur, struct value *out)
     return 0;
 }
 
+/* Was the file replaced by another? Those that were stored over HTTP have no number that tells. */
+static bool is_another(const struct snapshot *s, const struct record *cur)
+{
+    return s->meta.ino != 0 && cur->rdev != 0 && s->meta.ino != cur->rdev;
+}
+
 /* Called for each try, on the record that it would replace. */
 static int store_edit(void *ctx, const struct record *cur, struct value cur_value,
                       struct draft *next)
@@ -85,6 +92,8 @@ static int store_edit(void *ctx, const struct record *cur, struct value cur_valu
 
     if (s->kind == STORE_CREATE && record_is_live(cur))
         return -EEXIST;
+    if (s->kind == STORE_WHOLE && s->edits && (!live || is_another(s, cur)))
+        return -ESTALE;
     if (s->kind == STORE_APPEND)
         err = append_value(s, live ? cur_value : (struct value){0}, &next->value);
     else
@@ -108,6 +117,7 @@ static int snapshot_locked(struct fs *fs, struct file *f, struct snapshot *s)
         .gen = f->gen, .meta = f->meta, .fresh = f->fresh, .max_size = fs->max_value_size};
     if (f->whole) {
         s->kind = STORE_WHOLE;
+        s->edits = f->edits;
         s->data = value_ref(f->base.v);
         s->size_hint = s->data.len;
         return 0;

@@ -167,6 +167,7 @@ int key_create(struct fs *fs, struct caller *who, struct span key, const struct 
 
 struct deletion {
     const struct record *only;
+    struct record_copy *taken; /* by the last try; NULL: not wanted */
 };
 
 static int delete_edit(void *ctx, const struct record *cur, struct value cur_value,
@@ -180,18 +181,59 @@ static int delete_edit(void *ctx, const struct record *cur, struct value cur_val
     if (d->only != NULL && !record_same_write(d->only, cur))
         return -ECANCELED;
     next->rec = (struct record){.flags = RECORD_TOMBSTONE};
-    return 0;
+    if (d->taken == NULL)
+        return 0;
+    record_copy_fini(d->taken);
+    return record_copy(cur, d->taken);
 }
 
-int key_delete(struct fs *fs, struct caller *who, struct span key, const struct record *only)
+static int delete_key(struct fs *fs, struct caller *who, struct span key, struct deletion *d)
 {
-    struct deletion d = {.only = only};
-    struct write_args args = {.key = key, .edit = delete_edit, .ctx = &d};
+    struct write_args args = {.key = key, .edit = delete_edit, .ctx = d};
     struct write_result res = {0};
     int err = core_write(fs, who, &args, &res);
 
     write_result_fini(&res);
     return err;
+}
+
+int key_delete(struct fs *fs, struct caller *who, struct span key, const struct record *only)
+{
+    return delete_key(fs, who, key, &(struct deletion){.only = only});
+}
+
+int marker_take(struct fs *fs, struct caller *who, struct span prefix, struct record_copy *taken)
+{
+    return delete_key(fs, who, prefix, &(struct deletion){.taken = taken});
+}
+
+static int give_back_edit(void *ctx, const struct record *cur, struct value cur_value,
+                          struct draft *next)
+{
+    const struct record *taken = (const struct record *)ctx;
+
+    (void)cur_value;
+    if (record_is_live(cur))
+        return -EEXIST;
+    next->rec.mode = taken->mode;
+    next->rec.uid = taken->uid;
+    next->rec.gid = taken->gid;
+    next->rec.rdev = taken->rdev;
+    next->rec.mtime_ns = taken->mtime_ns;
+    next->rec.ctime_ns = taken->ctime_ns;
+    next->rec.atime_ns = taken->atime_ns;
+    next->rec.attrs = taken->attrs;
+    return 0;
+}
+
+int marker_give_back(struct fs *fs, struct caller *who, struct span prefix, struct record *taken)
+{
+    struct write_args args = {.key = prefix, .edit = give_back_edit, .ctx = taken};
+    struct write_result res = {0};
+    int err = core_write(fs, who, &args, &res);
+
+    write_result_fini(&res);
+    return err == -EEXIST ? 0 : err;
 }
 
 int dir_keep(struct fs *fs, struct caller *who, struct inode *dir)

@@ -178,6 +178,29 @@ int fs_check_empty(struct fs *fs, struct caller *who, struct span prefix)
     return pending ? -ENOTEMPTY : dir_check_empty(fs, who, prefix);
 }
 
+/*
+ * Somebody may have made something in the directory between the look and the removal: then it is
+ * there still, through its keys, and gets its marker back. -ENOTEMPTY.
+ */
+static int remove_dir(struct fs *fs, struct caller *who, struct span prefix)
+{
+    struct record_copy marker = {0};
+    struct found found;
+    int err = marker_take(fs, who, prefix, &marker);
+
+    if (err == 0) {
+        err = key_find_dir(fs, who, prefix, &found);
+        if (err == 0)
+            err = marker_give_back(fs, who, prefix, &marker.rec);
+        if (err == 0)
+            err = -ENOTEMPTY;
+        else if (err == -ENOENT)
+            err = 0;
+    }
+    record_copy_fini(&marker);
+    return err;
+}
+
 int fs_rmdir(struct fs *fs, struct caller *who, uint64_t parent, const char *text)
 {
     struct name n;
@@ -192,7 +215,7 @@ int fs_rmdir(struct fs *fs, struct caller *who, uint64_t parent, const char *tex
     if (err == 0)
         err = dir_keep(fs, who, n.dir);
     if (err == 0)
-        err = key_delete(fs, who, buf_span(&n.subdir), NULL);
+        err = remove_dir(fs, who, buf_span(&n.subdir));
     if (err == 0) {
         inode_drop(fs->inodes, buf_span(&n.subdir), INODE_DIR);
         inode_set_changed(fs->inodes, n.dir, attr_now_ns());

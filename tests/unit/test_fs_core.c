@@ -314,6 +314,52 @@ static void an_append_of_unknown_outcome_is_not_appended_twice(void **state)
     }
 }
 
+/*
+ * A file is opened with these flags and written to; another mount deletes it (or replaces it by a
+ * file of its own); what is then stored under the name, "": nothing.
+ */
+static int store_after_loss(int flags, bool replaced, const char *want)
+{
+    struct world *w = world_new();
+    struct fs *other;
+    struct handle *h;
+    uint64_t id;
+    int err;
+
+    assert_int_equal(fs_new(&(struct fs_opts){.cluster = w->cluster}, &other), 0);
+    assert_int_equal(write_file(w, "f", "old", O_TRUNC), 0);
+    assert_int_equal(find(w, "f", &id), 0);
+    assert_int_equal(fs_open(w->fs, &w->who, id, flags, &h), 0);
+    assert_int_equal(fs_write(w->fs, &w->who, h, 0, span_str("new"), false), 0);
+    assert_int_equal(fs_unlink(other, &w->who, 1, "f"), 0);
+    if (replaced) {
+        struct fs_entry e;
+
+        assert_int_equal(fs_mknod(other, &w->who, 1, "f", S_IFREG | 0644, 0, &e), 0);
+    }
+    err = fs_flush(w->fs, &w->who, h);
+    assert_int_equal(fs_fsync(w->fs, &w->who, h), err);
+    assert_int_equal(fs_release(w->fs, &w->who, h), err);
+    if (want != NULL)
+        assert_stored(w, "f", want);
+    else
+        assert_false(fake_cluster_get(w->cluster, "f", NULL));
+    fs_free(other);
+    world_free(w);
+    return err;
+}
+
+static void a_change_of_a_file_that_another_mount_removed_does_not_bring_it_back(void **state)
+{
+    (void)state;
+    assert_int_equal(store_after_loss(O_RDWR, false, NULL), -ESTALE);
+    assert_int_equal(store_after_loss(O_RDWR, true, ""), -ESTALE);
+    assert_int_equal(store_after_loss(O_WRONLY | O_TRUNC, false, "new"), 0);
+    assert_int_equal(store_after_loss(O_WRONLY | O_TRUNC, true, "new"), 0);
+    assert_int_equal(store_after_loss(O_WRONLY | O_APPEND, false, "new"), 0);
+    assert_int_equal(store_after_loss(O_WRONLY | O_APPEND, true, "new"), 0);
+}
+
 static void a_new_file_is_stored_once_with_its_owner_and_mode(void **state)
 {
     struct world *w = world_new();
@@ -645,6 +691,35 @@ static void offsets_stay_while_entries_come_and_go(void **state)
     world_free(w);
 }
 
+static void a_directory_in_which_something_is_made_while_it_is_removed_stays(void **state)
+{
+    bool removed = false;
+
+    (void)state;
+    for (unsigned n = 0; !removed; n++) {
+        struct world *w = world_new();
+        struct stat before, after;
+        uint64_t id;
+        int err;
+
+        assert_int_equal(fs_mkdir(w->fs, &w->who, 1, "d", 0750, &(struct fs_entry){0}), 0);
+        assert_int_equal(find(w, "d", &id), 0);
+        assert_int_equal(fs_getattr(w->fs, &w->who, id, NULL, &before), 0);
+        fake_cluster_meddle(w->cluster, n, "d/new", "theirs");
+        err = fs_rmdir(w->fs, &w->who, 1, "d");
+        removed = fake_cluster_n_live(w->cluster) == 0;
+        assert_int_equal(err, removed ? 0 : -ENOTEMPTY);
+        if (!removed) {
+            assert_stored(w, "d/new", "theirs");
+            assert_int_equal(find(w, "d", &id), 0);
+            assert_int_equal(fs_getattr(w->fs, &w->who, id, NULL, &after), 0);
+            assert_int_equal(after.st_mode, S_IFDIR | 0750);
+            assert_true(after.st_ino == before.st_ino);
+        }
+        world_free(w);
+    }
+}
+
 static void a_stopped_caller_ends_with_eintr(void **state)
 {
     struct world *w = world_new();
@@ -666,6 +741,7 @@ int main(void)
         cmocka_unit_test(a_failed_flush_keeps_the_data_for_the_next),
         cmocka_unit_test(what_failed_at_close_is_not_stored_behind_the_programs_back),
         cmocka_unit_test(an_append_of_unknown_outcome_is_not_appended_twice),
+        cmocka_unit_test(a_change_of_a_file_that_another_mount_removed_does_not_bring_it_back),
         cmocka_unit_test(a_new_file_is_stored_once_with_its_owner_and_mode),
         cmocka_unit_test(an_extended_attribute_of_a_new_file_leaves_its_owner_and_mode),
         cmocka_unit_test(a_file_is_whole_under_one_name_or_both_after_a_rename_fails_anywhere),
@@ -678,6 +754,7 @@ int main(void)
         cmocka_unit_test(a_move_copies_again_what_was_written_meanwhile),
         cmocka_unit_test(a_directory_hides_the_file_of_its_name_across_pages),
         cmocka_unit_test(offsets_stay_while_entries_come_and_go),
+        cmocka_unit_test(a_directory_in_which_something_is_made_while_it_is_removed_stays),
         cmocka_unit_test(a_stopped_caller_ends_with_eintr),
     };
 
