@@ -49,6 +49,8 @@ int name_find(struct fs *fs, struct caller *who, const struct name *n, struct fo
 /* name_find(), and what was created here but not stored yet. (fs.c) */
 int fs_find(struct fs *fs, struct caller *who, const struct name *n, struct found *out);
 bool fs_find_pending(struct fs *fs, const struct name *n, struct found *out);
+/* fs_find(), or what the lookup by which this call began has just found. */
+int fs_find_again(struct fs *fs, struct caller *who, const struct name *n, struct found *out);
 /* What is left open when the mount ends; nobody uses it any more. (handle.c, dir.c) */
 void fs_close_files(struct fs *fs);
 void fs_close_dirs(struct fs *fs);

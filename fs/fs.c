@@ -123,8 +123,10 @@ int fs_find(struct fs *fs, struct caller *who, const struct name *n, struct foun
     return name_find(fs, who, n, out);
 }
 
-/* `ls -l` lists a directory and then asks for each entry: the listing has told it already. */
-static bool take_listed(struct fs *fs, struct caller *who, const struct name *n, struct found *out)
+/* What a listing (`ls -l` lists a directory and then asks for each entry), or else the caller's last
+ * step, has told of a name already. */
+static bool take_seen(struct fs *fs, struct caller *who, const struct name *n, bool listed,
+                      struct found *out)
 {
     const struct buf *keys[] = {[INODE_FILE] = &n->file, [INODE_DIR] = &n->subdir};
     bool there = false;
@@ -135,10 +137,15 @@ static bool take_listed(struct fs *fs, struct caller *who, const struct name *n,
                                ? inode_find(fs->inodes, buf_span(keys[kind]), (enum inode_kind)kind)
                                : NULL;
 
-        there = in != NULL && inode_take_seen(fs->inodes, in, who->pid, core_now_us(), true, out);
+        there = in != NULL && inode_take_seen(fs->inodes, in, who->pid, core_now_us(), listed, out);
         inode_put(fs->inodes, in);
     }
     return there;
+}
+
+int fs_find_again(struct fs *fs, struct caller *who, const struct name *n, struct found *out)
+{
+    return take_seen(fs, who, n, false, out) ? 0 : fs_find(fs, who, n, out);
 }
 
 int fs_lookup(struct fs *fs, struct caller *who, uint64_t parent, const char *text,
@@ -154,7 +161,7 @@ int fs_lookup(struct fs *fs, struct caller *who, uint64_t parent, const char *te
         err = name_resolve(fs, parent, text, &n);
         if (err < 0)
             return err == -EINVAL ? -ENOENT : err; /* what is no name cannot be there */
-        err = take_listed(fs, who, &n, &found) ? 0 : fs_find(fs, who, &n, &found);
+        err = take_seen(fs, who, &n, true, &found) ? 0 : fs_find(fs, who, &n, &found);
         if (err == 0)
             err = fs_entry_of(fs, who, buf_span(found.kind == INODE_DIR ? &n.subdir : &n.file),
                               &found, moves, false, out);

@@ -71,7 +71,7 @@ static int rename_names(struct fs *fs, struct caller *who, const struct name *fr
                         const struct name *to, bool noreplace, bool same_name)
 {
     struct found source, target;
-    int err = fs_find(fs, who, from, &source);
+    int err = fs_find_again(fs, who, from, &source);
     int there;
 
     if (err < 0)
@@ -84,7 +84,7 @@ static int rename_names(struct fs *fs, struct caller *who, const struct name *fr
         if (err < 0)
             return err;
     }
-    there = fs_find(fs, who, to, &target);
+    there = fs_find_again(fs, who, to, &target);
     if (there < 0 && there != -ENOENT)
         return there;
     if (there == 0 && noreplace)
