@@ -78,8 +78,8 @@ int key_create(struct fs *fs, struct caller *who, struct span key, const struct 
 /* Deletes; -ENOENT when there is none. only: what that write made, else -ECANCELED; NULL: whatever
  * is there. */
 int key_delete(struct fs *fs, struct caller *who, struct span key, const struct record *only);
-/* Deletes a directory's marker, and tells what it was: for record_copy_fini(); {0} before. Stores it
- * again, where there is none. */
+/* Deletes a directory's marker, and tells what it was: for record_copy_fini(); {0} before. Stores
+ * it again, where there is none. */
 int marker_take(struct fs *fs, struct caller *who, struct span prefix, struct record_copy *taken);
 int marker_give_back(struct fs *fs, struct caller *who, struct span prefix, struct record *taken);
 /*

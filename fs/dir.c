@@ -375,7 +375,7 @@ void fs_close_dirs(struct fs *fs)
 }
 
 /* "." and ".." */
-static void dot_entry(struct dir_handle *d, uint64_t off, struct fs_dirent *out)
+static void dot_entry(struct fs *fs, struct dir_handle *d, uint64_t off, struct fs_dirent *out)
 {
     struct span prefix = buf_span(&d->prefix);
 
@@ -385,7 +385,7 @@ static void dot_entry(struct dir_handle *d, uint64_t off, struct fs_dirent *out)
         prefix.len = slash != NULL ? (size_t)(slash + 1 - prefix.data) : 0;
     }
     *out = (struct fs_dirent){.name = off == 0 ? "." : "..", .next_off = off + 1, .dots = true};
-    out->st.st_ino = attr_st_ino(prefix);
+    out->st.st_ino = inode_dir_ino(fs->inodes, prefix);
     out->st.st_mode = S_IFDIR;
 }
 
@@ -435,7 +435,7 @@ int fs_readdir(struct fs *fs, struct caller *who, struct dir_handle *d, uint64_t
     if (off == 0 || !d->started)
         err = start(fs, who, d);
     if (err == 0 && off < DOTS) {
-        dot_entry(d, off, out);
+        dot_entry(fs, d, off, out);
         err = 1;
     } else if (err == 0) {
         err = read_locked(fs, who, d, off, out);

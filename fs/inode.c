@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "fs/file.h"
 
 #define BUCKETS_MIN 1024u
+#define SHRINK_MIN 8192u   /* inodes, from which on it is worth it to give memory back */
 #define MOVED_BUCKETS 256u /* a power of two */
 
 struct inode_table {
@@ -18,6 +20,7 @@ struct inode_table {
     struct inode **by_id, **by_key;
     size_t n_buckets; /* a power of two */
     size_t n_inodes;
+    size_t n_peak; /* of n_inodes, since memory was last given back */
     uint64_t next_id;
     uint64_t moves;                            /* grows with every rename */
     uint64_t tree_moved, moved[MOVED_BUCKETS]; /* moves at the last one of a directory; of a file,
@@ -90,13 +93,13 @@ static struct inode *find_key_locked(struct inode_table *t, struct span key, enu
     return in;
 }
 
-/* Twice the buckets; when there is no memory, longer chains do as well. */
-static void grow_locked(struct inode_table *t)
+/* Another number of buckets; when there is no memory, longer chains do as well. */
+static void rehash_locked(struct inode_table *t, size_t n_buckets)
 {
     size_t n_old = t->n_buckets;
     struct inode **old = t->by_id;
-    struct inode **by_id = calloc(2 * n_old, sizeof(*by_id));
-    struct inode **by_key = calloc(2 * n_old, sizeof(*by_key));
+    struct inode **by_id = calloc(n_buckets, sizeof(*by_id));
+    struct inode **by_key = calloc(n_buckets, sizeof(*by_key));
 
     if (by_id == NULL || by_key == NULL) {
         free(by_id);
@@ -106,7 +109,7 @@ static void grow_locked(struct inode_table *t)
     free(t->by_key);
     t->by_id = by_id;
     t->by_key = by_key;
-    t->n_buckets = 2 * n_old;
+    t->n_buckets = n_buckets;
     for (size_t i = 0; i < n_old; i++) {
         struct inode *in = old[i], *next;
 
@@ -118,6 +121,21 @@ static void grow_locked(struct inode_table *t)
         }
     }
     free(old);
+}
+
+/* The kernel has forgotten most of many: their buckets go. True: so may what malloc() holds. */
+static bool shrink_locked(struct inode_table *t)
+{
+    size_t n_buckets = t->n_buckets;
+
+    if (t->n_peak < SHRINK_MIN || t->n_inodes > t->n_peak / 4)
+        return false;
+    t->n_peak = t->n_inodes;
+    while (n_buckets > BUCKETS_MIN && n_buckets / 4 > t->n_inodes)
+        n_buckets /= 2;
+    if (n_buckets < t->n_buckets)
+        rehash_locked(t, n_buckets);
+    return true;
 }
 
 static struct inode *add_locked(struct inode_table *t, struct span key, enum inode_kind kind)
@@ -137,10 +155,12 @@ static struct inode *add_locked(struct inode_table *t, struct span key, enum ino
     in->kind = kind;
     in->id = t->next_id++;
     if (t->n_inodes >= t->n_buckets)
-        grow_locked(t);
+        rehash_locked(t, 2 * t->n_buckets);
     chain_id_locked(t, in);
     chain_key_locked(t, in);
     t->n_inodes++;
+    if (t->n_peak < t->n_inodes)
+        t->n_peak = t->n_inodes;
     return in;
 }
 
@@ -263,6 +283,7 @@ static void set_dir_locked(struct inode *in, const struct found *found)
 {
     in->has_marker = found->has_marker || in->id == INODE_ROOT;
     in->shadows = found->shadows;
+    in->ino = found->meta.ino;
     in->mode = found->meta.mode;
     in->gid = found->meta.gid;
 }
@@ -318,6 +339,7 @@ uint64_t inode_moves(struct inode_table *t)
 void inode_forget(struct inode_table *t, uint64_t id, uint64_t nlookup)
 {
     struct inode *in;
+    bool shrunk;
 
     pthread_mutex_lock(&t->lock);
     in = find_id_locked(t, id);
@@ -325,7 +347,10 @@ void inode_forget(struct inode_table *t, uint64_t id, uint64_t nlookup)
         in->nlookup -= nlookup < in->nlookup ? nlookup : in->nlookup;
         release_locked(t, in);
     }
+    shrunk = shrink_locked(t);
     pthread_mutex_unlock(&t->lock);
+    if (shrunk)
+        malloc_trim(0);
 }
 
 /* --- keys ------------------------------------------------------------------------------------- */
@@ -369,6 +394,18 @@ uint64_t inode_path_ino(struct inode_table *t, struct inode *in)
     path_ino = attr_st_ino(key_of(in)); /* of one that is gone: as it was called last */
     pthread_mutex_unlock(&t->lock);
     return path_ino;
+}
+
+uint64_t inode_dir_ino(struct inode_table *t, struct span prefix)
+{
+    struct inode *in;
+    uint64_t ino;
+
+    pthread_mutex_lock(&t->lock);
+    in = find_key_locked(t, prefix, INODE_DIR);
+    ino = in != NULL && in->ino != 0 ? in->ino : attr_st_ino(prefix);
+    pthread_mutex_unlock(&t->lock);
+    return ino;
 }
 
 void inode_drop(struct inode_table *t, struct span key, enum inode_kind kind)

@@ -63,6 +63,7 @@ struct inode {
     /* Of directories: */
     bool has_marker;    /* seen to have a marker, so it stays when the last key in it goes */
     bool shadows;       /* a key of the same name is hidden by it */
+    uint64_t ino;       /* its st_ino as last seen; 0: its path's */
     uint32_t mode, gid; /* as last seen; new files inherit the group of setgid directories */
     int64_t changed_ns; /* when this mount last changed what is in it; 0: not */
     struct inode *next_by_id, *next_by_key; /* hash chains */
@@ -92,6 +93,8 @@ int inode_key(struct inode_table *t, struct inode *in, struct buf *out);
 /* The key that it has, or had last: to read what its name stands for now. 0 or -ENOMEM. */
 int inode_last_key(struct inode_table *t, struct inode *in, struct buf *out);
 bool inode_is_gone(struct inode_table *t, struct inode *in);
+/* The st_ino of a directory, as far as the kernel has asked for it. */
+uint64_t inode_dir_ino(struct inode_table *t, struct span prefix);
 /* attr_st_ino() of its key; of one that is gone: as it was called last. */
 uint64_t inode_path_ino(struct inode_table *t, struct inode *in);
 
