@@ -123,8 +123,8 @@ int fs_find(struct fs *fs, struct caller *who, const struct name *n, struct foun
     return name_find(fs, who, n, out);
 }
 
-/* What a listing (`ls -l` lists a directory and then asks for each entry), or else the caller's last
- * step, has told of a name already. */
+/* What a listing (`ls -l` lists a directory and then asks for each entry), or else the caller's
+ * last step, has told of a name already. */
 static bool take_seen(struct fs *fs, struct caller *who, const struct name *n, bool listed,
                       struct found *out)
 {
