@@ -13,6 +13,10 @@
  *     server thread: end() returns; suspend; RUNNING -> WAITING, or, where it is REPLIED already,
  *                    resume at once
  *     replier:       stores the response; -> REPLIED; resumes where it was WAITING
+ *
+ * An answer without end sleeps in the same way while its reader has nothing, and `stream` decides
+ * between that and exchange_wake(). Its connection's deadline moves on each time that the socket
+ * has taken all so far: it is cut only where its client takes nothing.
  */
 #include "node/exchange.h"
 
@@ -71,6 +75,7 @@ static const char *check_framing(struct exchange *x, const char *url, const char
 
 /* The reader of an answer, for libmicrohttpd. */
 struct source {
+    struct exchange *x; /* of one without end; not after gone() */
     response_read_fn *read;
     void (*free)(void *arg);
     void *arg;
@@ -82,6 +87,30 @@ static ssize_t source_read(void *cls, uint64_t pos, char *out, size_t cap)
     int64_t n = src->read == NULL ? -EIO : src->read(src->arg, pos, out, cap);
 
     return n > 0 ? (ssize_t)n : MHD_CONTENT_READER_END_WITH_ERROR;
+}
+
+static ssize_t source_read_endless(void *cls, uint64_t pos, char *out, size_t cap)
+{
+    struct source *src = cls;
+    struct exchange *x = src->x;
+    enum stream_state busy = STREAM_BUSY;
+    int64_t n;
+
+    atomic_store(&x->stream, STREAM_BUSY); /* before it looks: what comes after it wakes it */
+    n = src->read(src->arg, pos, out, cap);
+    if (n == RESPONSE_END)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    if (n < 0)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (!atomic_load(&x->hurried))
+        (void)conn_works(x->conn, server_now_us(x->server) + GRACE_US);
+    x->bytes_out += (uint64_t)n;
+    if (n > 0)
+        return (ssize_t)n;
+    MHD_suspend_connection(x->connection);
+    if (!atomic_compare_exchange_strong(&x->stream, &busy, STREAM_ASLEEP))
+        MHD_resume_connection(x->connection);
+    return 0;
 }
 
 static void source_free(void *cls)
@@ -98,25 +127,35 @@ static void unref_blob(void *blob)
     blob_unref(blob);
 }
 
-/* Moves the body of r into an answer of libmicrohttpd; NULL without memory. */
-static struct MHD_Response *make_body(struct response *r)
+/* NULL without memory. */
+static struct MHD_Response *make_source(struct exchange *x)
 {
+    struct response *r = &x->resp;
+    bool endless = r->body_len == RESPONSE_ENDLESS;
+    struct source *src = malloc(sizeof(*src));
     struct MHD_Response *m;
 
-    if (r->body_len > 0) {
-        struct source *src = malloc(sizeof(*src));
+    if (src == NULL)
+        return NULL;
+    *src = (struct source){x, r->read, r->read_free, r->read_arg};
+    m = MHD_create_response_from_callback(endless ? MHD_SIZE_UNKNOWN : r->body_len, BLOCK_SIZE,
+                                          endless ? source_read_endless : source_read, src,
+                                          source_free);
+    if (m == NULL)
+        free(src);
+    else
+        r->read_free = NULL;
+    return m;
+}
 
-        if (src == NULL)
-            return NULL;
-        *src = (struct source){r->read, r->read_free, r->read_arg};
-        m = MHD_create_response_from_callback(r->body_len, BLOCK_SIZE, source_read, src,
-                                              source_free);
-        if (m == NULL)
-            free(src);
-        else
-            r->read_free = NULL;
-        return m;
-    }
+/* Moves the body of x's response into an answer of libmicrohttpd; NULL without memory. */
+static struct MHD_Response *make_body(struct exchange *x)
+{
+    struct response *r = &x->resp;
+    struct MHD_Response *m;
+
+    if (r->body_len > 0)
+        return make_source(x);
     if (r->text.len > 0) {
         m = MHD_create_response_from_buffer(r->text.len, r->text.data, MHD_RESPMEM_MUST_FREE);
         if (m != NULL)
@@ -141,8 +180,9 @@ static struct MHD_Response *make_response(struct exchange *x)
     const char *name, *value;
     size_t pos = 0;
 
-    x->bytes_out = strcmp(x->method, "HEAD") == 0 ? 0 : response_len(r);
-    if (r->headers.err != 0 || (m = make_body(r)) == NULL)
+    x->bytes_out =
+        strcmp(x->method, "HEAD") == 0 || r->body_len == RESPONSE_ENDLESS ? 0 : response_len(r);
+    if (r->headers.err != 0 || (m = make_body(x)) == NULL)
         return NULL;
     while (response_next_header(r, &pos, &name, &value))
         (void)MHD_add_response_header(m, name, value);
@@ -204,6 +244,18 @@ void exchange_reply(struct exchange *x, struct response *r)
     case REPLIED:
         assert(!"one reply per exchange");
     }
+}
+
+void exchange_wake(struct exchange *x)
+{
+    if (atomic_exchange(&x->stream, STREAM_WOKEN) == STREAM_ASLEEP)
+        MHD_resume_connection(x->connection);
+}
+
+void exchange_hurry(struct exchange *x, uint64_t within_us)
+{
+    atomic_store(&x->hurried, true);
+    (void)conn_works(x->conn, server_now_us(x->server) + within_us);
 }
 
 bool exchange_replied(const struct exchange *x)

@@ -18,6 +18,8 @@
 enum drain_state { DRAIN_NONE, DRAIN_CLIENTS, DRAIN_ALL };
 
 enum exchange_state { RUNNING, WAITING, REPLIED };
+/* Of an answer without end: read is being asked, it had nothing, it is to be asked again. */
+enum stream_state { STREAM_BUSY, STREAM_ASLEEP, STREAM_WOKEN };
 
 struct exchange {
     struct server *server;
@@ -32,6 +34,8 @@ struct exchange {
     bool kept; /* the cluster's own */
     unsigned status;
     _Atomic enum exchange_state state;
+    _Atomic enum stream_state stream;
+    _Atomic bool hurried; /* its connection's deadline stands */
     struct response resp; /* whole once state is REPLIED */
     size_t path_len, target_len;
     char target[]; /* as sent */

@@ -15,6 +15,8 @@
  *     routes_write.c    PUT, DELETE, append; body.[ch], budget.h: bodies in bounded memory
  *     routes_list.c     listings; query.[ch], base64.[ch]: the part of a URL behind '?'
  *     routes_replica.c  the cluster's own requests
+ *     routes_watch.c    changes as they come; changes.[ch]: the last ones; watchers.[ch]: whom to
+ *                       wake for them
  *     routes_admin.c    /replicas, /health, /status, /metrics; metrics.[ch]: counters
  *   replica.[ch]      one node's part of the protocol; replica_impl.h: its insides, shared with
  *     request.c         a request on its way in
@@ -39,13 +41,14 @@
  *   watch.[ch]        probes the store
  *
  * Threads: the main one waits for a signal; kv-accept; the server's eight, which run handlers and
- * the replica; kv-deadlines; kv-store-watch; kv-scrub; the cluster's I/O threads, which
- * coordinate client requests and reply to them, and the first of which repairs; those of the store.
- *
- * Stop order: accept no more, close what only waits -> clients' requests under way are answered,
- * then the cluster's own (at most DRAIN_S) -> the scrub ends -> the cluster ends, and with it every
- * operation and the repair, so that no connection is left waiting -> the server -> watch, replica,
+ * the replica; kv-deadlines; kv-watchers; kv-store-watch; kv-scrub; the cluster's I/O threads,
+ * which coordinate client requests and reply to them, and the first of which repairs; those of the
  * store.
+ *
+ * Stop order: end the answers of those who watch -> accept no more, close what only waits ->
+ * clients' requests under way are answered, then the cluster's own (at most DRAIN_S) -> the scrub
+ * ends -> the cluster ends, and with it every operation and the repair, so that no connection is
+ * left waiting -> the server -> watchers, watch, replica, store.
  *
  * A store that is found damaged while it is in use: the node stops in that order, and starts itself
  * anew in the same process; opening the store then sets it aside (set_aside.h).
@@ -74,6 +77,7 @@
 #define STORE_NOFILE 128u
 #define GATEWAY_WAIT_MS 2000u /* for nodes to say which ring they hold */
 #define IMBALANCE_MAX 1.4
+#define WATCHERS_SHARE 4u /* of the connections: so many may watch changes */
 #define MEMORY_MIN (256ull << 20)
 
 /* All parts, in the order in which they start. */
@@ -217,6 +221,16 @@ static void on_store_damage(void *arg)
     (void)kill(getpid(), SIGUSR1);
 }
 
+static int open_changes(struct service *s, struct err *err)
+{
+    uint64_t life;
+    int r = -EIO;
+
+    if (getrandom(&life, sizeof(life), 0) == (ssize_t)sizeof(life))
+        r = changes_new(life, CHANGES_MAX, CHANGES_BYTES_MAX, &s->changes);
+    return r == 0 ? 0 : err_set(err, r, "cannot keep changes: %s", strerror(-r));
+}
+
 static int open_replica(struct node *n, struct err *err)
 {
     struct service *s = &n->service;
@@ -228,6 +242,7 @@ static int open_replica(struct node *n, struct err *err)
         .clock = s->clock,
         .max_value_size = n->cfg->max_value_size,
         .distrusted = n->distrusted,
+        .changes = s->changes,
         .on_store_damage = on_store_damage,
     };
     struct upkeep_opts upkeep = {
@@ -315,6 +330,12 @@ static int open_server(struct node *n, struct err *err)
     if (n->service.metrics == NULL)
         return err_set(err, -ENOMEM, "no memory");
     n->service.clients_max = opts.connections_max / 2;
+    if (n->service.changes != NULL) {
+        r = watchers_new(n->service.changes, n->service.clock,
+                         opts.connections_max / WATCHERS_SHARE, &n->service.watchers);
+        if (r != 0)
+            return err_set(err, r, "cannot start the thread of the watchers: %s", strerror(-r));
+    }
     n->service.memory.max = two_values > MEMORY_MIN ? two_values : MEMORY_MIN;
     r = server_open(&opts, &n->server, err);
     if (r == 0)
@@ -336,6 +357,8 @@ static int node_start(struct node *n, struct err *err)
         warn_about(n->cfg);
         r = open_store(n, err);
         if (r == 0)
+            r = open_changes(&n->service, err);
+        if (r == 0)
             r = open_replica(n, err);
     }
     if (r == 0)
@@ -353,6 +376,7 @@ static void node_stop(struct node *n)
 {
     struct service *s = &n->service;
 
+    watchers_stop(s->watchers);
     if (n->server != NULL)
         server_drain(n->server, DRAIN_S);
     upkeep_stop(s->upkeep);
@@ -360,6 +384,7 @@ static void node_stop(struct node *n)
     if (s->cluster != NULL)
         cluster_stop(s->cluster);
     server_close(n->server);
+    watchers_free(s->watchers);
     cluster_close(s->cluster);
     upkeep_free(s->upkeep);
     listener_free(n->listener);
@@ -368,6 +393,7 @@ static void node_stop(struct node *n)
         replica_close(s->replica);
     if (s->store != NULL)
         s->store->ops->close(s->store);
+    changes_free(s->changes);
     metrics_free(s->metrics);
     config_free(n->cfg);
     free(n->host);

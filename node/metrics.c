@@ -12,7 +12,8 @@ static const char *const route_names[N_ROUTES] = {
     [ROUTE_KV] = "kv",           [ROUTE_LIST] = "list",
     [ROUTE_REPLICA] = "replica", [ROUTE_REPLICAS] = "replicas",
     [ROUTE_HEALTH] = "health",   [ROUTE_STATUS] = "status",
-    [ROUTE_METRICS] = "metrics", [ROUTE_NONE] = "none",
+    [ROUTE_METRICS] = "metrics", [ROUTE_WATCH] = "watch",
+    [ROUTE_NONE] = "none",
 };
 static const char *const methods[] = {"GET", "HEAD", "PUT", "DELETE", "POST", "other"};
 #define N_METHODS (sizeof(methods) / sizeof(methods[0]))

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "common/base64.h"
 #include "common/keypath.h"
 #include "common/limits.h"
 
@@ -60,4 +61,25 @@ void query_fini(struct query_param *params, unsigned n)
 {
     for (unsigned i = 0; i < n; i++)
         buf_fini(&params[i].value);
+}
+
+int query_bytes(struct query_param *plain, struct query_param *coded, struct span *out,
+                struct err *why)
+{
+    struct buf bytes = {0};
+
+    if (plain->given && coded->given)
+        return err_set(why, -EINVAL, "%s and %s exclude each other", plain->name, coded->name);
+    if (coded->given) {
+        if (base64_decode(&bytes, buf_span(&coded->value)) != 0)
+            return err_set(why, -EINVAL, "%s is not base64", coded->name);
+        buf_fini(&plain->value);
+        plain->value = bytes;
+    }
+    if (plain->value.len > KEY_LEN_MAX)
+        return err_set(why, -EINVAL, "%s is too long", coded->name);
+    if (plain->value.err != 0)
+        return err_set(why, plain->value.err, "out of memory");
+    *out = buf_span(&plain->value);
+    return 0;
 }

@@ -20,5 +20,11 @@ struct query_param {
  */
 int query_parse(struct span query, struct query_param *params, unsigned n, struct err *err);
 void query_fini(struct query_param *params, unsigned n);
+/*
+ * Of two parameters, NAME and NAME_base64, the one that was given, as bytes: *out borrows from
+ * plain. -EINVAL: both, not base64, or longer than a key; with the reason in why.
+ */
+int query_bytes(struct query_param *plain, struct query_param *coded, struct span *out,
+                struct err *why);
 
 #endif

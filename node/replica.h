@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "common/config.h"
 #include "common/message.h"
+#include "node/changes.h"
 #include "node/digests.h"
 #include "node/incarnations.h"
 #include "node/store.h"
@@ -25,6 +26,7 @@ struct replica_opts {
     const struct config *cfg; /* for the addresses in the text of a 421; may be NULL (tests) */
     struct store *store;
     struct clock *clock;
+    struct changes *changes; /* is told of all that is stored; NULL: nobody cares */
     uint64_t seed;           /* makes the incarnation of a new store */
     uint64_t max_value_size; /* 0: VALUE_SIZE_DEFAULT_MAX */
     uint64_t floor_ahead_us; /* counters reserved ahead of use; 0: 10 s */

@@ -175,6 +175,20 @@ static bool has_same_value(const struct message *m, const struct present *p)
            span_eq(p->rec.sums, m->record.sums);
 }
 
+/*
+ * Stores it, and tells those who watch, in the order of what is stored under the key's lock. A put
+ * that failed may be there all the same: it is told as well.
+ */
+static int put_locked(struct replica *r, const struct message *m, const struct present *before,
+                      const struct present_put *put)
+{
+    int err = present_put_locked(r, m->key, before, put);
+
+    if (r->opts.changes != NULL)
+        changes_add(r->opts.changes, m->key, put->version, !record_is_live(&m->record));
+    return err;
+}
+
 /* Stores it. record: the encoded one. */
 static int store_locked(struct replica_request *rq, unsigned slot, struct span record,
                         const struct present *before)
@@ -193,7 +207,7 @@ static int store_locked(struct replica_request *rq, unsigned slot, struct span r
         return request_fail(rq, -EAGAIN, "the key changed meanwhile; the value was not kept");
     err = promises_raise(r->promises, slot, put.version);
     if (err == 0)
-        err = present_put_locked(r, m->key, before, &put);
+        err = put_locked(r, m, before, &put);
     if (err < 0)
         return request_fail(rq, err, "cannot store: %s", strerror(-err));
     rq->file = NULL; /* the store's from here */

@@ -16,6 +16,13 @@
  */
 typedef int64_t response_read_fn(void *arg, uint64_t pos, void *out, size_t cap);
 
+/*
+ * body_len of an answer whose length nobody knows: it goes on until read says RESPONSE_END. read
+ * may also say 0: nothing now; it is asked again after exchange_wake().
+ */
+#define RESPONSE_ENDLESS UINT64_MAX
+#define RESPONSE_END INT64_MIN
+
 struct response {
     unsigned status;
     bool close;         /* the connection ends with this answer */
@@ -23,7 +30,8 @@ struct response {
     /* The body, one of: */
     struct buf text;
     struct value value;
-    response_read_fn *read; /* body_len bytes; NULL with body_len: only the length is told (HEAD) */
+    /* body_len bytes, or without end; NULL with body_len: only the length is told (HEAD) */
+    response_read_fn *read;
     void (*read_free)(void *arg);
     void *read_arg;
     uint64_t body_len;

@@ -11,6 +11,8 @@ route_begin_fn kv_begin, kv_write_begin;
 route_begin_fn list_begin;
 /* routes_replica.c: POST /replica, GET /replica/{key} */
 route_begin_fn replica_begin_raw, replica_begin_peek;
+/* routes_watch.c: /watch */
+route_begin_fn watch_begin;
 /* routes_admin.c */
 route_begin_fn replicas_begin, health_begin, status_begin, metrics_begin;
 

@@ -251,6 +251,9 @@ struct task *metrics_begin(struct service *s, struct exchange *x, struct span re
     if (!only_get(x) || !no_query(x))
         return NULL;
     metrics_write(s->metrics, out);
+    if (s->watchers != NULL)
+        prom_gauge(out, "kvfs_watchers", "Clients that watch this node's changes.",
+                   watchers_count(s->watchers));
     prom_gauge(out, "kvfs_http_connections", "Open connections.", exchange_connections(x));
     prom_gauge(out, "kvfs_memory_bytes", "Memory held by bodies and large values under way.",
                (double)atomic_load(&s->memory.used));

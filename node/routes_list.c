@@ -177,28 +177,6 @@ static void list_free(struct task *t)
 
 static const struct task_ops list_ops = {NULL, list_end, list_free};
 
-/* The bytes of one of two parameters, as text or as base64. */
-static int take_bytes(struct query_param *plain, struct query_param *coded, struct span *out,
-                      struct err *why)
-{
-    struct buf bytes = {0};
-
-    if (plain->given && coded->given)
-        return err_set(why, -EINVAL, "%s and %s exclude each other", plain->name, coded->name);
-    if (coded->given) {
-        if (base64_decode(&bytes, buf_span(&coded->value)) != 0)
-            return err_set(why, -EINVAL, "%s is not base64", coded->name);
-        buf_fini(&plain->value);
-        plain->value = bytes;
-    }
-    if (plain->value.len > KEY_LEN_MAX)
-        return err_set(why, -EINVAL, "%s is too long", coded->name);
-    if (plain->value.err != 0)
-        return err_set(why, plain->value.err, "out of memory");
-    *out = buf_span(&plain->value);
-    return 0;
-}
-
 static int take_limit(struct query_param *p, uint32_t *out, struct err *why)
 {
     uint32_t n = 0;
@@ -230,9 +208,9 @@ static int take_args(struct kv_list *l, struct span query, struct err *why)
     p[PREFIX_BASE64].max = p[START_AFTER_BASE64].max = (KEY_LEN_MAX + 2) / 3 * 4;
     err = query_parse(query, p, N_PARAMS, why);
     if (err == 0)
-        err = take_bytes(&p[PREFIX], &p[PREFIX_BASE64], &l->args.prefix, why);
+        err = query_bytes(&p[PREFIX], &p[PREFIX_BASE64], &l->args.prefix, why);
     if (err == 0)
-        err = take_bytes(&p[START_AFTER], &p[START_AFTER_BASE64], &l->args.start_after, why);
+        err = query_bytes(&p[START_AFTER], &p[START_AFTER_BASE64], &l->args.start_after, why);
     if (err == 0)
         err = take_limit(&p[LIMIT], &l->args.limit, why);
     if (err != 0)

@@ -96,9 +96,16 @@ void *exchange_user(const struct exchange *x);
  */
 void exchange_reply(struct exchange *x, struct response *r);
 bool exchange_replied(const struct exchange *x);
+/*
+ * Of an answer that is RESPONSE_ENDLESS, from the reply to gone(): read is asked again, soon. Any
+ * thread; must not be called where read or gone() would wait for the caller.
+ */
+void exchange_wake(struct exchange *x);
+/* It is cut if it has not ended within so long. As exchange_wake(). */
+void exchange_hurry(struct exchange *x, uint64_t within_us);
 /* In gone(): the status that was sent in full, 0 when the connection was cut before. */
 unsigned exchange_status(const struct exchange *x);
 uint64_t exchange_bytes_in(const struct exchange *x);  /* of the body */
-uint64_t exchange_bytes_out(const struct exchange *x); /* of the body */
+uint64_t exchange_bytes_out(const struct exchange *x); /* of the body; so far */
 
 #endif

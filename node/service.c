@@ -28,6 +28,7 @@ static const struct route_entry routes[] = {
     {"/kv", ROUTE_LIST, false, list_begin},
     {"/replicas/", ROUTE_REPLICAS, true, replicas_begin},
     {"/replica/", ROUTE_REPLICA, true, replica_begin_peek},
+    {"/watch", ROUTE_WATCH, true, watch_begin},
     {"/health", ROUTE_HEALTH, true, health_begin},
     {"/status", ROUTE_STATUS, true, status_begin},
     {"/metrics", ROUTE_METRICS, true, metrics_begin},

@@ -15,6 +15,7 @@
 #include "node/server.h"
 #include "node/upkeep.h"
 #include "node/watch.h"
+#include "node/watchers.h"
 
 struct service {
     const struct config *cfg;
@@ -27,6 +28,8 @@ struct service {
     struct store *store;
     struct watch *watch;
     struct upkeep *upkeep;
+    struct changes *changes;
+    struct watchers *watchers;
     bool forward; /* coordinate also for keys whose replica this node is not */
     uint64_t started_us;
     struct budget memory; /* of bodies and of large values on their way out */
