@@ -1,5 +1,5 @@
 /*
- * transport.h - seam: requests to nodes and timers, on one event loop.
+ * transport.h - seam: requests to nodes, streams from them, and timers, on one event loop.
  *
  * transport_http.c speaks HTTP over libcurl; the tests have an in-memory network. Whatever uses
  * this is single-threaded: every function is called on the loop's thread, and every callback comes
@@ -34,6 +34,20 @@ struct call {
     void *priv;
 };
 
+/*
+ * An answer of one node that goes on (GET /watch). The caller fills the first part, and keeps it
+ * until ended(), or until it has closed it.
+ */
+struct stream {
+    unsigned node;
+    const char *target; /* path and query; borrowed while it is opened */
+    /* The next bytes of an answer with status 200, in any pieces; borrowed. */
+    void (*data)(struct stream *s, struct span bytes);
+    /* Once, and nothing after it. 0: the node ended it; else as of a call, or its status. */
+    void (*ended)(struct stream *s, int err);
+    void *priv; /* the transport's */
+};
+
 struct timer {
     void (*fire)(struct timer *t);
     uint64_t due_us; /* while armed */
@@ -42,6 +56,10 @@ struct timer {
 
 struct transport_ops {
     void (*send)(struct transport *t, struct call *c);
+    /* 0, or -ENOMEM: it is not open, ended() does not come. No time limit but for connecting. */
+    int (*stream_open)(struct transport *t, struct stream *s);
+    /* Nothing is told any more; harmless after ended(). */
+    void (*stream_close)(struct transport *t, struct stream *s);
     /* Arms or moves a timer; it fires once. */
     void (*timer_set)(struct transport *t, struct timer *timer, uint64_t due_us);
     void (*timer_clear)(struct transport *t, struct timer *timer); /* harmless when not armed */

@@ -12,7 +12,6 @@
 #include "common/transport_http.h"
 
 #include <assert.h>
-#include <curl/curl.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,26 +20,27 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/payload.h"
+#include "common/curl_loop.h"
 #include "common/limits.h"
-#include "common/sockets.h"
+#include "common/payload.h"
+#include "common/streams.h"
 
-#define PEER_CONNECTIONS_MAX 32u /* per loop; further calls to that node wait */
-#define CONNECT_TIMEOUT_MS 1000L
+#define PEER_CONNECTIONS_MAX 32u   /* per loop; further calls to that node wait */
 #define SMALL_BODY_MAX (64u << 10) /* curl sends smaller bodies in one piece with the HTTP head */
 #define SMALL_BODY_KEEP_MAX (8u << 10) /* memory that an idle handle keeps */
 #define RECEIVE_BUFFER_SIZE (128L << 10)
 #define SEND_BUFFER_SIZE (256L << 10)
 #define ENTRY_LEN_MAX (KEY_LEN_MAX + 256u)
-#define DNS_CACHE_S 60L /* only new connections look names up */
 
 _Static_assert(SMALL_BODY_MAX <= 64u << 10, "curl copies them into its own buffer");
 
 struct http;
 
+static void on_transfer(struct transfer *t, CURLcode code);
+
 struct peer {
     struct http *http;
-    char *url;
+    char *origin, *url; /* "http://host:port"; of replica requests */
     unsigned n_running;
     struct list idle;    /* handles, the last used first */
     struct list waiting; /* calls, in the order they came */
@@ -48,6 +48,7 @@ struct peer {
 
 /* An easy handle with everything set that all requests to its peer share. */
 struct handle {
+    struct transfer transfer;
     struct list link;
     CURL *easy;
     struct request *rq; /* NULL while idle */
@@ -67,15 +68,14 @@ struct request {
 
 struct http {
     struct transport base;
-    struct loop loop;
-    CURLM *multi;
+    struct curl_loop curl;
+    struct streams streams;
     struct curl_slist *headers;
     unsigned n_peers;
     struct peer *peers;
     uint64_t answer_len_max;
-    struct sockets sockets;
     struct list running, failed; /* calls; of a failed one priv is the error */
-    struct timer curl_timer, failed_timer;
+    struct timer failed_timer;
     bool closing;
 };
 
@@ -85,40 +85,6 @@ static struct http *http_of(struct transport *t)
 }
 
 /* --- what curl calls back for ----------------------------------------------------------------- */
-
-static int on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *per_socket)
-{
-    struct http *h = arg;
-
-    (void)easy;
-    (void)per_socket;
-    sockets_want(&h->sockets, fd,
-                 (what & CURL_POLL_IN ? EPOLLIN : 0) | (what & CURL_POLL_OUT ? EPOLLOUT : 0));
-    return 0;
-}
-
-static curl_socket_t on_open(void *arg, curlsocktype purpose, struct curl_sockaddr *addr)
-{
-    struct http *h = arg;
-    int fd = socket(addr->family, addr->socktype | SOCK_CLOEXEC, addr->protocol);
-
-    (void)purpose;
-    if (fd < 0)
-        return CURL_SOCKET_BAD;
-    if (sockets_opened(&h->sockets, fd) < 0) {
-        close(fd);
-        return CURL_SOCKET_BAD;
-    }
-    return fd;
-}
-
-static int on_close(void *arg, curl_socket_t fd)
-{
-    struct http *h = arg;
-
-    sockets_closed(&h->sockets, fd);
-    return close(fd);
-}
 
 static struct payload *payload_of(void *handle)
 {
@@ -160,45 +126,27 @@ static void handle_free(struct handle *hd)
     free(hd);
 }
 
-static CURLcode set_callbacks(struct handle *hd, struct http *h)
+static CURLcode set_callbacks(struct handle *hd)
 {
     CURL *e = hd->easy;
     CURLcode code = CURLE_OK;
 
-    code |= curl_easy_setopt(e, CURLOPT_PRIVATE, hd);
     code |= curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, on_write);
     code |= curl_easy_setopt(e, CURLOPT_WRITEDATA, hd);
     code |= curl_easy_setopt(e, CURLOPT_READFUNCTION, on_read);
     code |= curl_easy_setopt(e, CURLOPT_READDATA, hd);
     code |= curl_easy_setopt(e, CURLOPT_SEEKFUNCTION, on_seek);
     code |= curl_easy_setopt(e, CURLOPT_SEEKDATA, hd);
-    code |= curl_easy_setopt(e, CURLOPT_OPENSOCKETFUNCTION, on_open);
-    code |= curl_easy_setopt(e, CURLOPT_OPENSOCKETDATA, h);
-    code |= curl_easy_setopt(e, CURLOPT_CLOSESOCKETFUNCTION, on_close);
-    code |= curl_easy_setopt(e, CURLOPT_CLOSESOCKETDATA, h);
     return code;
 }
 
 static CURLcode set_options(struct handle *hd, struct peer *p)
 {
     CURL *e = hd->easy;
-    CURLcode code = CURLE_OK;
+    CURLcode code = curl_loop_prepare(&p->http->curl, e, &hd->transfer, p->url);
 
-    code |= curl_easy_setopt(e, CURLOPT_URL, p->url);
-    code |= curl_easy_setopt(e, CURLOPT_PROTOCOLS_STR, "http");
-    code |= curl_easy_setopt(e, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
     code |= curl_easy_setopt(e, CURLOPT_POST, 1L);
     code |= curl_easy_setopt(e, CURLOPT_HTTPHEADER, p->http->headers);
-    code |=
-        curl_easy_setopt(e, CURLOPT_NOPROXY, "*"); /* proxies of the environment are not for us */
-    code |= curl_easy_setopt(e, CURLOPT_PATH_AS_IS, 1L);
-    code |= curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L);
-    code |= curl_easy_setopt(e, CURLOPT_TCP_NODELAY, 1L);
-    code |= curl_easy_setopt(e, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_TIMEOUT_MS);
-    code |= curl_easy_setopt(e, CURLOPT_DNS_CACHE_TIMEOUT, DNS_CACHE_S);
-    code |= curl_easy_setopt(
-        e, CURLOPT_QUICK_EXIT,
-        1L); /* a name that does not resolve must not hold up the loop at its deadline */
     code |= curl_easy_setopt(e, CURLOPT_BUFFERSIZE, RECEIVE_BUFFER_SIZE);
     code |= curl_easy_setopt(e, CURLOPT_UPLOAD_BUFFERSIZE, SEND_BUFFER_SIZE);
     return code;
@@ -210,13 +158,13 @@ static struct handle *handle_new(struct peer *p)
 
     if (hd == NULL)
         return NULL;
+    hd->transfer.ended = on_transfer;
     hd->easy = curl_easy_init();
     /*
      * The codes of setopt are or-ed: that is not a code any more, but not CURLE_OK either where one
      * failed.
      */
-    if (hd->easy == NULL || set_callbacks(hd, p->http) != CURLE_OK ||
-        set_options(hd, p) != CURLE_OK) {
+    if (hd->easy == NULL || set_callbacks(hd) != CURLE_OK || set_options(hd, p) != CURLE_OK) {
         handle_free(hd);
         return NULL;
     }
@@ -264,12 +212,12 @@ static void fail_soon(struct http *h, struct call *c, int err)
 {
     c->priv = (void *)(intptr_t)err;
     list_insert(&h->failed, &c->link);
-    loop_timer_set(&h->loop, &h->failed_timer, 0);
+    loop_timer_set(&h->curl.loop, &h->failed_timer, 0);
 }
 
 static void request_free(struct request *rq)
 {
-    loop_timer_clear(&rq->http->loop, &rq->deadline);
+    loop_timer_clear(&rq->http->curl.loop, &rq->deadline);
     payload_fini(&rq->payload);
     free(rq);
 }
@@ -291,7 +239,7 @@ static void request_start(struct request *rq)
     }
     if (hd != NULL)
         err = handle_load(hd, rq);
-    if (err == 0 && curl_multi_add_handle(h->multi, hd->easy) != CURLM_OK)
+    if (err == 0 && curl_multi_add_handle(h->curl.multi, hd->easy) != CURLM_OK)
         err = -ENOMEM;
     if (err < 0) {
         if (hd != NULL)
@@ -324,7 +272,7 @@ static void request_end(struct request *rq, int err)
 
     list_remove(&c->link);
     if (rq->handle != NULL) {
-        curl_multi_remove_handle(rq->http->multi, rq->handle->easy);
+        curl_multi_remove_handle(rq->http->curl.multi, rq->handle->easy);
         handle_rest(rq->handle, p);
         p->n_running--;
     }
@@ -339,35 +287,6 @@ static void request_end(struct request *rq, int err)
 static void on_deadline(struct timer *t)
 {
     request_end(container_of(t, struct request, deadline), -ETIMEDOUT);
-}
-
-static int error_of(const struct request *rq, CURLcode code)
-{
-    long os = 0;
-
-    switch (code) {
-    case CURLE_OK:
-        return 0;
-    case CURLE_WRITE_ERROR:
-        return rq->err != 0 ? rq->err : -EIO;
-    case CURLE_OPERATION_TIMEDOUT:
-        return -ETIMEDOUT;
-    case CURLE_COULDNT_RESOLVE_HOST:
-        return -EHOSTUNREACH;
-    case CURLE_COULDNT_CONNECT:
-        curl_easy_getinfo(rq->handle->easy, CURLINFO_OS_ERRNO, &os);
-        return os > 0 ? -(int)os : -ECONNREFUSED;
-    case CURLE_SEND_ERROR:
-    case CURLE_RECV_ERROR:
-    case CURLE_GOT_NOTHING:
-    case CURLE_PARTIAL_FILE:
-    case CURLE_SEND_FAIL_REWIND:
-        return -ECONNRESET;
-    case CURLE_OUT_OF_MEMORY:
-        return -ENOMEM;
-    default: /* what came is no HTTP */
-        return -EPROTO;
-    }
 }
 
 /*
@@ -388,25 +307,18 @@ static bool request_begin_again(struct request *rq, int err)
         return false;
     rq->again = true;
     rq->payload.sent = 0;
-    curl_multi_remove_handle(rq->http->multi, e);
+    curl_multi_remove_handle(rq->http->curl.multi, e);
     return curl_easy_setopt(e, CURLOPT_FRESH_CONNECT, 1L) == CURLE_OK &&
-           curl_multi_add_handle(rq->http->multi, e) == CURLM_OK;
+           curl_multi_add_handle(rq->http->curl.multi, e) == CURLM_OK;
 }
 
-static void end_finished(struct http *h)
+static void on_transfer(struct transfer *t, CURLcode code)
 {
-    CURLMsg *msg;
-    int left;
+    struct handle *hd = container_of(t, struct handle, transfer);
+    int err = curl_loop_error(hd->easy, code, hd->rq->err);
 
-    while ((msg = curl_multi_info_read(h->multi, &left)) != NULL) {
-        struct handle *hd = NULL;
-        int err;
-
-        curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &hd);
-        err = error_of(hd->rq, msg->data.result);
-        if (!request_begin_again(hd->rq, err))
-            request_end(hd->rq, err);
-    }
+    if (!request_begin_again(hd->rq, err))
+        request_end(hd->rq, err);
 }
 
 static void end_failed(struct http *h)
@@ -460,7 +372,7 @@ static void http_send(struct transport *t, struct call *c)
         .answer_len_max = h->answer_len_max,
     };
     rq->deadline.fire = on_deadline;
-    loop_timer_set(&h->loop, &rq->deadline, c->deadline_us);
+    loop_timer_set(&h->curl.loop, &rq->deadline, c->deadline_us);
     c->priv = rq;
     if (rq->peer->n_running < PEER_CONNECTIONS_MAX)
         request_start(rq);
@@ -468,85 +380,50 @@ static void http_send(struct transport *t, struct call *c)
         list_insert(&rq->peer->waiting, &c->link);
 }
 
+static int http_stream_open(struct transport *t, struct stream *s)
+{
+    struct http *h = http_of(t);
+
+    assert(s->node < h->n_peers);
+    return h->closing ? -ENOMEM : streams_open(&h->streams, s, h->peers[s->node].origin);
+}
+
+static void http_stream_close(struct transport *t, struct stream *s)
+{
+    streams_close(&http_of(t)->streams, s);
+}
+
 static void http_timer_set(struct transport *t, struct timer *timer, uint64_t due_us)
 {
-    loop_timer_set(&http_of(t)->loop, timer, due_us);
+    loop_timer_set(&http_of(t)->curl.loop, timer, due_us);
 }
 
 static void http_timer_clear(struct transport *t, struct timer *timer)
 {
-    loop_timer_clear(&http_of(t)->loop, timer);
+    loop_timer_clear(&http_of(t)->curl.loop, timer);
 }
 
 static const struct transport_ops http_ops = {
     .send = http_send,
+    .stream_open = http_stream_open,
+    .stream_close = http_stream_close,
     .timer_set = http_timer_set,
     .timer_clear = http_timer_clear,
 };
 
-/* --- what curl waits for ---------------------------------------------------------------------- */
-
-/*
- * Curl begins requests by a timer that is due at once; 0 puts that before all other timers, still
- * in this turn of the loop.
- */
-static int on_timeout_set(CURLM *multi, long timeout_ms, void *arg)
-{
-    struct http *h = arg;
-
-    (void)multi;
-    if (timeout_ms < 0)
-        loop_timer_clear(&h->loop, &h->curl_timer);
-    else if (timeout_ms == 0)
-        loop_timer_set(&h->loop, &h->curl_timer, 0);
-    else
-        loop_timer_set(&h->loop, &h->curl_timer,
-                       transport_now_us(&h->base) + (uint64_t)timeout_ms * 1000);
-    return 0;
-}
-
-static void curl_acts(struct http *h, curl_socket_t fd, int events)
-{
-    int running;
-
-    (void)curl_multi_socket_action(h->multi, fd, events,
-                                   &running); /* whatever hangs now ends by its deadline */
-    end_finished(h);
-}
-
-static void on_curl_timer(struct timer *t)
-{
-    curl_acts(container_of(t, struct http, curl_timer), CURL_SOCKET_TIMEOUT, 0);
-}
-
-static void on_event(void *arg, int fd, uint32_t events)
-{
-    struct http *h = arg;
-    int ready = 0;
-
-    if (!sockets_expected(&h->sockets, fd))
-        return;
-    /* An error wakes both sides; curl finds it by its own read or write, and names it. */
-    if (events & (EPOLLIN | EPOLLHUP | EPOLLERR))
-        ready |= CURL_CSELECT_IN;
-    if (events & (EPOLLOUT | EPOLLHUP | EPOLLERR))
-        ready |= CURL_CSELECT_OUT;
-    curl_acts(h, fd, ready);
-}
-
 void transport_http_run(struct transport *t)
 {
-    loop_run(&http_of(t)->loop);
+    loop_run(&http_of(t)->curl.loop);
 }
 
 void transport_http_stop(struct transport *t)
 {
-    loop_stop(&http_of(t)->loop);
+    loop_stop(&http_of(t)->curl.loop);
 }
 
 void transport_http_post(struct transport *t, struct loop_job *job)
 {
-    loop_post(&http_of(t)->loop, job);
+    loop_post(&http_of(t)->curl.loop, job);
 }
 
 /* --- from birth to death ---------------------------------------------------------------------- */
@@ -566,9 +443,13 @@ static int peers_init(struct http *h, const struct config *cfg)
         struct peer *p = &h->peers[h->n_peers];
         bool v6 = strchr(n->host, ':') != NULL;
 
-        if (asprintf(&p->url, "http://%s%s%s:%u/replica", v6 ? "[" : "", n->host, v6 ? "]" : "",
+        if (asprintf(&p->origin, "http://%s%s%s:%u", v6 ? "[" : "", n->host, v6 ? "]" : "",
                      (unsigned)n->port) < 0)
+            p->origin = NULL;
+        if (p->origin == NULL || asprintf(&p->url, "%s/replica", p->origin) < 0) {
+            free(p->origin);
             return -ENOMEM;
+        }
         p->http = h;
         list_init(&p->idle);
         list_init(&p->waiting);
@@ -576,11 +457,10 @@ static int peers_init(struct http *h, const struct config *cfg)
     return 0;
 }
 
-static int multi_init(struct http *h)
+static int headers_init(struct http *h)
 {
     static const char *const unwanted[] = {
         "Expect:", "Accept:", "Content-Type:"}; /* that curl would send by itself */
-    CURLMcode code = CURLM_OK;
 
     for (size_t i = 0; i < sizeof(unwanted) / sizeof(*unwanted); i++) {
         struct curl_slist *more = curl_slist_append(h->headers, unwanted[i]);
@@ -589,16 +469,7 @@ static int multi_init(struct http *h)
             return -ENOMEM;
         h->headers = more;
     }
-    h->multi = curl_multi_init();
-    if (h->multi == NULL)
-        return -ENOMEM;
-    code |= curl_multi_setopt(h->multi, CURLMOPT_SOCKETFUNCTION, on_socket);
-    code |= curl_multi_setopt(h->multi, CURLMOPT_SOCKETDATA, h);
-    code |= curl_multi_setopt(h->multi, CURLMOPT_TIMERFUNCTION, on_timeout_set);
-    code |= curl_multi_setopt(h->multi, CURLMOPT_TIMERDATA, h);
-    code |= curl_multi_setopt(h->multi, CURLMOPT_MAXCONNECTS,
-                              (long)h->n_peers * (long)PEER_CONNECTIONS_MAX);
-    return code == CURLM_OK ? 0 : -ENOMEM;
+    return 0;
 }
 
 int transport_http_new(const struct config *cfg, struct clock *clock, struct transport **out)
@@ -614,17 +485,16 @@ int transport_http_new(const struct config *cfg, struct clock *clock, struct tra
         MESSAGE_HEAD_MAX + (cfg->max_value_size > listing ? cfg->max_value_size : listing);
     list_init(&h->running);
     list_init(&h->failed);
-    h->sockets.loop = &h->loop;
-    h->curl_timer.fire = on_curl_timer;
     h->failed_timer.fire = on_failed;
-    err = loop_init(&h->loop, clock, on_event, h);
+    err = curl_loop_init(&h->curl, clock, cfg->n_nodes * (PEER_CONNECTIONS_MAX + 1));
     if (err < 0) {
         free(h);
         return err;
     }
+    streams_init(&h->streams, &h->curl);
     err = peers_init(h, cfg);
     if (err == 0)
-        err = multi_init(h);
+        err = headers_init(h);
     if (err < 0) {
         transport_http_free(&h->base);
         return err;
@@ -650,6 +520,7 @@ static void peer_fini(struct peer *p)
         list_remove(&hd->link);
         handle_free(hd);
     }
+    free(p->origin);
     free(p->url);
 }
 
@@ -663,19 +534,17 @@ void transport_http_free(struct transport *t)
     h->closing = true;
     /* done() may send again, which now fails at once; jobs that nobody ran may, too. */
     do {
-        loop_run_jobs(&h->loop);
+        loop_run_jobs(&h->curl.loop);
         end_all(&h->running);
         for (unsigned i = 0; i < h->n_peers; i++)
             end_all(&h->peers[i].waiting);
         end_failed(h);
-    } while (!list_empty(&h->failed) || !list_empty(&h->loop.jobs));
+        streams_fini(&h->streams);
+    } while (!list_empty(&h->failed) || !list_empty(&h->curl.loop.jobs));
     for (unsigned i = 0; i < h->n_peers; i++)
         peer_fini(&h->peers[i]);
-    if (h->multi != NULL)
-        curl_multi_cleanup(h->multi); /* closes the connections, by on_close() */
+    curl_loop_fini(&h->curl);
     curl_slist_free_all(h->headers);
-    loop_fini(&h->loop);
-    sockets_fini(&h->sockets);
     free(h->peers);
     free(h);
 }

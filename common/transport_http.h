@@ -1,6 +1,6 @@
 /*
- * transport_http.h - the transport over HTTP (the only user of libcurl): POST /replica, bodies as
- * in message.h.
+ * transport_http.h - the transport over HTTP, on libcurl: POST /replica, bodies as in message.h;
+ * and streams.
  */
 #ifndef KVFS_COMMON_TRANSPORT_HTTP_H
 #define KVFS_COMMON_TRANSPORT_HTTP_H

@@ -26,7 +26,9 @@ pure='common/(hash|ring|ballot|record|message|quorum|keypath|status|base64|neare
 claim "base and pure modules include only each other" \
     "$(including 'common/' "$(grep -E "^$pure\.[ch]$" <<<"$sources")" | grep -vE "\"$pure\.h\"")"
 
-claim "curl stays in transport_http.c" "$(only_in 'curl/' 'common/transport_http\.c')"
+claim "curl stays in transport_http.c, streams.c and curl_loop.[ch]" "$(only_in 'curl/' 'common/curl_loop\.h')"
+claim "curl_loop.h and streams.h are for these" \
+    "$(only_in 'common/(curl_loop|streams)\.h' 'common/(transport_http\.c|curl_loop\.c|streams\.[ch])')"
 claim "jansson stays in config.c, config_ring.c and json.c" "$(only_in 'jansson' 'common/(config|config_ring|json)\.c|tests/.*')"
 claim "xxhash stays in hash.c" "$(only_in 'xxhash' 'common/hash\.c')"
 claim "microhttpd stays in server.c and exchange.[ch]" "$(only_in 'microhttpd' 'node/(server\.c|exchange\.[ch])|tests/.*')"

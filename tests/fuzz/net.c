@@ -103,7 +103,8 @@ static void net_send(struct transport *t, struct call *call)
     list_insert(&n->flights, &f->link);
 }
 
-static const struct transport_ops net_ops = {net_send, timer_set, timer_clear};
+static const struct transport_ops net_ops = {
+    .send = net_send, .timer_set = timer_set, .timer_clear = timer_clear};
 
 /* --- what a node answers ---------------------------------------------------------------------- */
 

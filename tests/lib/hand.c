@@ -52,7 +52,31 @@ static void timer_clear(struct transport *t, struct timer *timer)
     timer->slot = 0;
 }
 
-static const struct transport_ops by_hand = {keep_call, timer_set, timer_clear};
+static int keep_stream(struct transport *t, struct stream *s)
+{
+    struct hand *h = container_of(t, struct hand, transport);
+
+    assert_true(s->node < HAND_NODES_MAX);
+    assert_null(h->streams[s->node]);
+    h->streams[s->node] = s;
+    (void)snprintf(h->targets[s->node], sizeof(h->targets[0]), "%s", s->target);
+    h->n_streams++;
+    return 0;
+}
+
+static void drop_stream(struct transport *t, struct stream *s)
+{
+    struct hand *h = container_of(t, struct hand, transport);
+
+    if (h->streams[s->node] == s)
+        h->streams[s->node] = NULL;
+}
+
+static const struct transport_ops by_hand = {.send = keep_call,
+                                             .stream_open = keep_stream,
+                                             .stream_close = drop_stream,
+                                             .timer_set = timer_set,
+                                             .timer_clear = timer_clear};
 
 void hand_run_until(struct hand *h, uint64_t until_us)
 {
@@ -214,6 +238,21 @@ void hand_damaged(struct hand *h, unsigned i)
     struct answer a = {.kind = ANS_ERROR, .status = status_from_errno(-EBADMSG)};
 
     hand_answer(h, i, a, LIFE);
+}
+
+void hand_stream_text(struct hand *h, unsigned node, const char *text)
+{
+    assert_non_null(h->streams[node]);
+    h->streams[node]->data(h->streams[node], span_str(text));
+}
+
+void hand_stream_end(struct hand *h, unsigned node, int err)
+{
+    struct stream *s = h->streams[node];
+
+    assert_non_null(s);
+    h->streams[node] = NULL;
+    s->ended(s, err);
 }
 
 void hand_fail(struct hand *h, unsigned i, int err)

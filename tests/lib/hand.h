@@ -10,6 +10,7 @@
 
 #define HAND_CALLS_MAX 256u
 #define HAND_TIMERS_MAX 64u
+#define HAND_NODES_MAX 8u
 #define HAND_START_US 1000000u
 
 struct hand {
@@ -22,6 +23,9 @@ struct hand {
     struct call *calls[HAND_CALLS_MAX]; /* in the order of sending; NULL: has ended */
     unsigned n_calls;                   /* sent so far */
     struct timer *timers[HAND_TIMERS_MAX];
+    struct stream *streams[HAND_NODES_MAX]; /* the one open to each node, or NULL; what it asks: */
+    char targets[HAND_NODES_MAX][256];
+    unsigned n_streams; /* opened so far */
 };
 
 /* Nodes n0, n1, ..., and a client with this timeout for operations. */
@@ -55,5 +59,9 @@ void hand_say(struct hand *h, unsigned i, enum answer_kind kind);
 void hand_refuse(struct hand *h, unsigned i, struct ballot ballot);
 void hand_damaged(struct hand *h, unsigned i);
 void hand_fail(struct hand *h, unsigned i, int err);
+
+/* The node's stream brings these bytes, or ends. */
+void hand_stream_text(struct hand *h, unsigned node, const char *text);
+void hand_stream_end(struct hand *h, unsigned node, int err);
 
 #endif

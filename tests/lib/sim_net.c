@@ -227,7 +227,8 @@ static void net_timer_clear(struct transport *t, struct timer *timer)
     sim_timer_clear(container_of(t, struct sim_client, transport)->sim, timer);
 }
 
-static const struct transport_ops net_ops = {net_send, net_timer_set, net_timer_clear};
+static const struct transport_ops net_ops = {
+    .send = net_send, .timer_set = net_timer_set, .timer_clear = net_timer_clear};
 
 /* --- client processes ------------------------------------------------------------------------ */
 

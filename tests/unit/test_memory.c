@@ -113,7 +113,8 @@ static void timer_set(struct transport *t, struct timer *timer, uint64_t due_us)
     timer->due_us = due_us;
 }
 
-static const struct transport_ops served = {keep_call, timer_set, timer_clear};
+static const struct transport_ops served = {
+    .send = keep_call, .timer_set = timer_set, .timer_clear = timer_clear};
 
 static void world_open(struct world *w)
 {
