@@ -147,10 +147,38 @@ void meta_to_stat(const struct meta *m, uint64_t path_ino, unsigned nlink, struc
     out->st_blocks = (out->st_size + 511) / 512;
 }
 
+uint32_t attr_drop_privileges(uint32_t mode)
+{
+    if (S_ISDIR(mode))
+        return mode;
+    if (mode & S_IXGRP)
+        mode &= ~(uint32_t)S_ISGID;
+    return mode & ~(uint32_t)S_ISUID;
+}
+
+void attr_change_add(struct attr_change *ch, const struct attr_change *next)
+{
+    if (next->set & CHANGE_MODE)
+        ch->mode = next->mode;
+    else if (next->set & (CHANGE_UID | CHANGE_GID))
+        ch->mode = attr_drop_privileges(ch->mode);
+    if (next->set & CHANGE_UID)
+        ch->uid = next->uid;
+    if (next->set & CHANGE_GID)
+        ch->gid = next->gid;
+    if (next->set & CHANGE_MTIME)
+        ch->mtime_ns = next->mtime_ns;
+    if (next->set & CHANGE_ATIME)
+        ch->atime_ns = next->atime_ns;
+    ch->set |= next->set;
+}
+
 void meta_apply(struct meta *m, const struct attr_change *ch, int64_t now_ns)
 {
     if (ch->set & CHANGE_MODE)
         m->mode = (m->mode & S_IFMT) | (ch->mode & 07777u);
+    else if (ch->set & (CHANGE_UID | CHANGE_GID))
+        m->mode = attr_drop_privileges(m->mode);
     if (ch->set & CHANGE_UID)
         m->uid = ch->uid;
     if (ch->set & CHANGE_GID)
@@ -178,4 +206,14 @@ int64_t attr_now_ns(void)
 
     clock_gettime(CLOCK_REALTIME, &ts);
     return (int64_t)ts.tv_sec * NS_PER_S + ts.tv_nsec;
+}
+
+int64_t attr_ns_of(struct timespec ts)
+{
+    int64_t ns;
+
+    if (__builtin_mul_overflow((int64_t)ts.tv_sec, NS_PER_S, &ns) ||
+        __builtin_add_overflow(ns, (int64_t)ts.tv_nsec, &ns))
+        return ts.tv_sec < 0 ? INT64_MIN : INT64_MAX;
+    return ns;
 }

@@ -56,7 +56,16 @@ struct meta meta_new(uint32_t mode, uint64_t rdev, uint32_t uid, uint32_t gid, i
 void meta_to_record(const struct meta *m, struct record *r);
 /* path_ino: attr_st_ino() of where it is. nlink: 0 for what has no name any more. */
 void meta_to_stat(const struct meta *m, uint64_t path_ino, unsigned nlink, struct stat *out);
+/* A new owner or group takes the privileges of a program, see attr_drop_privileges(). */
 void meta_apply(struct meta *m, const struct attr_change *ch, int64_t now_ns);
+/*
+ * The mode that is left when somebody without privileges writes to a file, cuts it, or its owner
+ * changes: a program that he made must not run as its owner or group. set-group-ID of what no
+ * group may execute is no privilege; a directory's are others.
+ */
+uint32_t attr_drop_privileges(uint32_t mode);
+/* Changes asked for one after the other, as one. */
+void attr_change_add(struct attr_change *ch, const struct attr_change *next);
 
 /*
  * st_ino of a path, for what has none of its own: the same on every mount and after every remount.
@@ -64,5 +73,7 @@ void meta_apply(struct meta *m, const struct attr_change *ch, int64_t now_ns);
  */
 uint64_t attr_st_ino(struct span key);
 int64_t attr_now_ns(void);
+/* Times that a record cannot hold, before 1677 and after 2262, become the nearest that it can. */
+int64_t attr_ns_of(struct timespec ts);
 
 #endif

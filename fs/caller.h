@@ -57,6 +57,13 @@ static inline bool caller_stopped(const struct caller *who)
     return atomic_load(&who->stopped);
 }
 
+/* May what he does to a program leave its set-user-ID bit? The kernel tells of users only, so it is
+ * root that stands for CAP_FSETID; and the kernel itself, writing pages back. */
+static inline bool caller_keeps_privileges(const struct caller *who)
+{
+    return who->uid == 0;
+}
+
 /*
  * Does the caller's process hold another descriptor that can write to the file with this st_ino?
  * Only a "yes" is certain. Asked when a descriptor is closed before anything was written: the shell

@@ -169,26 +169,39 @@ bool file_change_fresh(struct file *f, const struct attr_change *ch)
     done = is_fresh_locked(f);
     if (done) {
         meta_apply(&f->meta, ch, attr_now_ns());
+        attr_change_add(&f->asked, ch);
         f->gen++;
     }
     pthread_mutex_unlock(&f->lock);
     return done;
 }
 
-void file_set_meta(struct file *f, const struct meta *m, struct ballot prev, struct ballot next)
+void file_set_meta(struct file *f, const struct attr_change *ch, const struct meta *m,
+                   struct ballot prev, struct ballot next)
 {
+    int64_t written_ns;
+
     pthread_mutex_lock(&f->lock);
+    written_ns = f->meta.mtime_ns;
     f->meta = *m;
+    if (file_is_dirty_locked(f) && !(ch->set & CHANGE_MTIME))
+        f->meta.mtime_ns = written_ns;
+    if (ch->set & CHANGE_MODE)
+        f->unprivileged = false; /* set after what was written */
     if (ballot_cmp(f->version, prev) == 0)
         f->version = next; /* the value is the same */
     pthread_mutex_unlock(&f->lock);
 }
 
-static void changed_locked(struct fs *fs, struct file *f)
+static void changed_locked(struct fs *fs, const struct caller *who, struct file *f)
 {
     inode_drop_seen(fs->inodes, f->inode);
     f->gen++;
     f->meta.mtime_ns = f->meta.ctime_ns = attr_now_ns();
+    if (!caller_keeps_privileges(who)) {
+        f->meta.mode = attr_drop_privileges(f->meta.mode);
+        f->unprivileged = true;
+    }
 }
 
 /* --- exclusive work --------------------------------------------------------------------------- */
@@ -396,7 +409,7 @@ int file_load_held(struct fs *fs, struct caller *who, struct file *f)
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-static void empty_locked(struct fs *fs, struct file *f)
+static void empty_locked(struct fs *fs, const struct caller *who, struct file *f)
 {
     bool clean = !file_is_dirty_locked(f);
 
@@ -408,7 +421,7 @@ static void empty_locked(struct fs *fs, struct file *f)
     f->emptied = clean || f->emptied;
     f->whole = true;
     f->edits = false;
-    changed_locked(fs, f);
+    changed_locked(fs, who, f);
 }
 
 static bool must_refresh(struct fs *fs, struct file *f, bool truncate)
@@ -464,14 +477,14 @@ int file_open(struct fs *fs, struct caller *who, struct file *f, const struct op
     pthread_mutex_lock(&f->lock);
     f->n_open++;
     if (truncate)
-        empty_locked(fs, f);
+        empty_locked(fs, who, f);
     tell_opener_locked(fs, who, f);
     pthread_mutex_unlock(&f->lock);
     return 0;
 }
 
-void file_open_new(struct fs *fs, struct file *f, const struct meta *m, struct ballot version,
-                   const struct open_mode *mode)
+void file_open_new(struct fs *fs, const struct caller *who, struct file *f, const struct meta *m,
+                   struct ballot version, const struct open_mode *mode)
 {
     pthread_mutex_lock(&f->lock);
     f->n_open++;
@@ -480,12 +493,13 @@ void file_open_new(struct fs *fs, struct file *f, const struct meta *m, struct b
         content_set(&f->base, (struct value){0});
         f->known = f->loaded = f->fresh = f->emptied = true;
         f->meta = *m;
+        f->asked.set = 0;
         f->version = version;
         f->pending = ballot_is_none(version);
         f->whole = f->pending && mode->truncate;
         f->gen++;
     } else if (mode->truncate) {
-        empty_locked(fs, f);
+        empty_locked(fs, who, f);
     }
     pthread_mutex_unlock(&f->lock);
 }
@@ -585,7 +599,7 @@ int file_write(struct fs *fs, struct caller *who, struct file *f, uint64_t off, 
     }
     if (err == 0 && data.len > 0) {
         f->emptied = false;
-        changed_locked(fs, f);
+        changed_locked(fs, who, f);
     }
     pthread_mutex_unlock(&f->lock);
     return err;
@@ -599,7 +613,7 @@ int file_truncate(struct fs *fs, struct caller *who, struct file *f, uint64_t si
     if (size > fs->max_value_size) {
         err = -EFBIG;
     } else if (size == 0) {
-        empty_locked(fs, f);
+        empty_locked(fs, who, f);
     } else {
         err = unfold_locked(fs, who, f);
         if (err == 0)
@@ -607,7 +621,7 @@ int file_truncate(struct fs *fs, struct caller *who, struct file *f, uint64_t si
         if (err == 0) {
             f->whole = true;
             f->emptied = false;
-            changed_locked(fs, f);
+            changed_locked(fs, who, f);
         }
     }
     pthread_mutex_unlock(&f->lock);

@@ -68,6 +68,8 @@ struct file {
     bool edits; /* whole: the base is a change of what was stored, and may not make the file anew */
     bool emptied; /* only created or cut to nothing since the last store: nothing was written yet */
     bool fresh;   /* created here and not stored since: attributes travel with the first store */
+    struct attr_change asked; /* of a fresh file, should its name turn out to be another's */
+    bool unprivileged; /* by whom it was changed since the last store: attr_drop_privileges() */
     uint64_t gen, saved_gen;
     uint64_t failed_gen; /* of the last store that failed, with failed_err; 0: none */
     int failed_err;
@@ -91,8 +93,8 @@ void file_put(struct fs *fs, struct file *f);
 int file_open(struct fs *fs, struct caller *who, struct file *f, const struct open_mode *mode);
 /* The view of a new file, created here. version none: not stored yet. A file that is dirty already
  * just is opened. */
-void file_open_new(struct fs *fs, struct file *f, const struct meta *m, struct ballot version,
-                   const struct open_mode *mode);
+void file_open_new(struct fs *fs, const struct caller *who, struct file *f, const struct meta *m,
+                   struct ballot version, const struct open_mode *mode);
 /* Gives a handle back; the last one stores what was never tried to be stored. */
 int file_close(struct fs *fs, struct caller *who, struct file *f);
 
@@ -120,8 +122,10 @@ bool file_is_fresh(struct file *f);
 /* Changes the attributes of a fresh file; false: the cluster has them, change them there (and
  * tell file_set_meta()). */
 bool file_change_fresh(struct file *f, const struct attr_change *ch);
-/* The attributes were changed in the cluster, to version next (unless that changed meanwhile). */
-void file_set_meta(struct file *f, const struct meta *m, struct ballot prev, struct ballot next);
+/* ch was done in the cluster: version prev became next, with m. A dirty view keeps the time of its
+ * last write, unless it is what was changed. */
+void file_set_meta(struct file *f, const struct attr_change *ch, const struct meta *m,
+                   struct ballot prev, struct ballot next);
 
 /* Exclusive work, as moving and unlinking. 0 or -EINTR. */
 int file_hold(struct caller *who, struct file *f);

@@ -29,7 +29,11 @@ struct snapshot {
     uint64_t gen;
     struct value data; /* the whole value, or the tail */
     struct meta meta;
-    bool fresh; /* attributes are stored too */
+    bool fresh; /* attributes are stored too, where the file is not another's of the same name: */
+    struct attr_change asked;
+    bool unprivileged;
+    bool theirs; /* create: the last try left the other's value as it is */
+    const struct attr_defaults *defaults;
     bool edits; /* as the file's */
     uint64_t max_size, size_hint;
     struct value result; /* append: the value that the last try wanted stored */
@@ -81,6 +85,33 @@ static bool is_another(const struct snapshot *s, const struct record *cur)
     return s->meta.ino != 0 && cur->rdev != 0 && s->meta.ino != cur->rdev;
 }
 
+/*
+ * Attributes stay what they are in the cluster, but for a file that was created here: they are
+ * stored with it. Where another mount was faster to create the name, that was the creation, and
+ * ours an open of it: only what was changed since is changed there.
+ */
+static void store_attributes(const struct snapshot *s, const struct record *cur, bool live,
+                             struct record *next)
+{
+    struct meta m;
+
+    if (!live || (s->fresh && cur->rdev == s->meta.ino)) {
+        meta_to_record(&s->meta, next);
+        return;
+    }
+    if (s->fresh && s->asked.set != 0) {
+        m = meta_of_record(s->defaults, cur, false);
+        meta_apply(&m, &s->asked, s->meta.ctime_ns);
+        meta_to_record(&m, next);
+    }
+    if (!s->theirs)
+        next->mtime_ns = s->meta.mtime_ns;
+    if (s->meta.ctime_ns > cur->ctime_ns) /* else they were changed while this was on its way */
+        next->ctime_ns = s->meta.ctime_ns;
+    if (s->unprivileged)
+        next->mode = attr_drop_privileges(next->mode);
+}
+
 /* Called for each try, on the record that it would replace. */
 static int store_edit(void *ctx, const struct record *cur, struct value cur_value,
                       struct draft *next)
@@ -90,22 +121,19 @@ static int store_edit(void *ctx, const struct record *cur, struct value cur_valu
     bool live = record_is_live(cur) && (type == 0 || type == S_IFREG);
     int err = 0;
 
-    if (s->kind == STORE_CREATE && record_is_live(cur))
+    s->theirs = s->kind == STORE_CREATE && record_is_live(cur);
+    if (s->theirs && (!live || s->asked.set == 0))
         return -EEXIST;
     if (s->kind == STORE_WHOLE && s->edits && (!live || is_another(s, cur)))
         return -ESTALE;
+    next->same_value = s->theirs;
     if (s->kind == STORE_APPEND)
         err = append_value(s, live ? cur_value : (struct value){0}, &next->value);
     else
         next->value = value_ref(s->data);
     if (err < 0)
         return err;
-    if (!live || s->fresh) {
-        meta_to_record(&s->meta, &next->rec);
-    } else {
-        next->rec.mtime_ns = s->meta.mtime_ns;
-        next->rec.ctime_ns = s->meta.ctime_ns;
-    }
+    store_attributes(s, cur, live, &next->rec);
     if (!live)
         next->rec.attrs = span_of(NULL, 0);
     return 0;
@@ -114,7 +142,14 @@ static int store_edit(void *ctx, const struct record *cur, struct value cur_valu
 static int snapshot_locked(struct fs *fs, struct file *f, struct snapshot *s)
 {
     *s = (struct snapshot){
-        .gen = f->gen, .meta = f->meta, .fresh = f->fresh, .max_size = fs->max_value_size};
+        .gen = f->gen,
+        .meta = f->meta,
+        .fresh = f->fresh,
+        .asked = f->asked,
+        .unprivileged = f->unprivileged,
+        .defaults = &fs->defaults,
+        .max_size = fs->max_value_size,
+    };
     if (f->whole) {
         s->kind = STORE_WHOLE;
         s->edits = f->edits;
@@ -148,6 +183,7 @@ static void stored_locked(struct fs *fs, struct file *f, struct snapshot *s,
     f->saved_gen = s->gen;
     f->failed_gen = 0;
     f->pending = f->emptied = f->fresh = false;
+    f->asked.set = 0;
     if (s->kind == STORE_APPEND &&
         !f->whole) { /* else the tail was unfolded into the view, which counts */
         forget_tail_locked(f, s->data.len);
@@ -161,7 +197,7 @@ static void stored_locked(struct fs *fs, struct file *f, struct snapshot *s,
         }
     }
     if (f->gen == s->gen) {
-        f->whole = false;
+        f->whole = f->unprivileged = false;
         f->meta = meta_of_record(&fs->defaults, rec, false);
     }
 }
@@ -170,6 +206,7 @@ static void stored_locked(struct fs *fs, struct file *f, struct snapshot *s,
 static void lost_creation_locked(struct file *f, const struct snapshot *s)
 {
     f->pending = f->fresh = f->emptied = false;
+    f->asked.set = 0;
     f->saved_gen = s->gen;
     if (f->gen == s->gen) {
         f->known = f->loaded = false;
@@ -182,9 +219,9 @@ static void lost_creation_locked(struct file *f, const struct snapshot *s)
 static void finish_locked(struct fs *fs, struct file *f, struct snapshot *s,
                           const struct write_result *res)
 {
-    if (res->err == 0) {
+    if (res->err == 0 && !s->theirs) {
         stored_locked(fs, f, s, &res->rec.rec);
-    } else if (res->err == -EEXIST && s->kind == STORE_CREATE) {
+    } else if (s->theirs && (res->err == 0 || res->err == -EEXIST)) {
         lost_creation_locked(f, s);
     } else {
         f->failed_gen = s->gen;

@@ -65,7 +65,9 @@ static void overlay(struct fs *fs, struct inode *in, struct meta *m)
         int64_t changed_ns = inode_dir_facts(fs->inodes, in).changed_ns;
 
         if (changed_ns > m->mtime_ns)
-            m->mtime_ns = m->ctime_ns = changed_ns;
+            m->mtime_ns = changed_ns;
+        if (changed_ns > m->ctime_ns)
+            m->ctime_ns = changed_ns;
     } else {
         struct file *f = inode_file(fs->inodes, in);
 
@@ -334,7 +336,7 @@ static int change_stored(struct fs *fs, struct caller *who, struct inode *in,
     if (err == 0) {
         *out = meta_of_record(&fs->defaults, &res.rec.rec, e.dir);
         if (f != NULL)
-            file_set_meta(f, out, e.prev, res.rec.rec.version);
+            file_set_meta(f, ch, out, e.prev, res.rec.rec.version);
     }
     if (err == 0 && e.dir) {
         struct dir_facts facts = inode_dir_facts(fs->inodes, in);
@@ -362,6 +364,7 @@ static int change_attrs(struct fs *fs, struct caller *who, struct inode *in,
         meta_apply(&fs->root, ch, attr_now_ns());
         *out = fs->root;
         pthread_mutex_unlock(&fs->root_lock);
+        inode_set_dir(fs->inodes, in, &(struct found){.kind = INODE_DIR, .meta = *out});
         goto out;
     }
     if (in->kind == INODE_FILE)
@@ -372,7 +375,7 @@ static int change_attrs(struct fs *fs, struct caller *who, struct inode *in,
 
         file_meta(f, &m);
         meta_apply(&m, ch, attr_now_ns());
-        file_set_meta(f, &m, BALLOT_NONE, BALLOT_NONE);
+        file_set_meta(f, ch, &m, BALLOT_NONE, BALLOT_NONE);
         done = true;
     }
     if (done)
@@ -390,6 +393,7 @@ out:
 
 struct size_edit {
     uint64_t size;
+    bool unprivileged; /* by whom */
 };
 
 static int size_edit(void *ctx, const struct record *cur, struct value cur_value,
@@ -402,6 +406,8 @@ static int size_edit(void *ctx, const struct record *cur, struct value cur_value
     if (!record_is_live(cur))
         return -ENOENT;
     next->rec.mtime_ns = next->rec.ctime_ns = attr_now_ns();
+    if (e->unprivileged)
+        next->rec.mode = attr_drop_privileges(next->rec.mode);
     if (cur->size == e->size) {
         next->same_value = true;
         return 0;
@@ -421,7 +427,7 @@ static int size_edit(void *ctx, const struct record *cur, struct value cur_value
 static int truncate_stored(struct fs *fs, struct caller *who, struct inode *in, uint64_t size,
                            struct meta *out)
 {
-    struct size_edit e = {.size = size};
+    struct size_edit e = {.size = size, .unprivileged = !caller_keeps_privileges(who)};
     struct write_args args = {
         .edit = size_edit, .ctx = &e, .want_value = size > 0, .size_hint = size};
     struct write_result res = {0};

@@ -31,7 +31,7 @@ static int handle_new(struct fs *fs, struct caller *who, struct file *f,
     int err = h == NULL ? -ENOMEM : 0;
 
     if (err == 0 && fresh != NULL)
-        file_open_new(fs, f, fresh, version, mode);
+        file_open_new(fs, who, f, fresh, version, mode);
     else if (err == 0)
         err = file_open(fs, who, f, mode);
     if (err < 0) {
@@ -84,6 +84,7 @@ static int create_key(struct fs *fs, struct caller *who, const struct name *n, i
         err = fs_find_pending(fs, n, &there) ? -EEXIST
                                              : key_create(fs, who, buf_span(&n->file), &found->meta,
                                                           span_of(NULL, 0), &found->version);
+        found->made = err == 0;
         return err;
     }
     if (fs_find_pending(fs, n, &there))

@@ -294,8 +294,10 @@ static int remember_locked(struct inode_table *t, struct span key, const struct 
     uint32_t type = found->meta.mode & S_IFMT;
     struct inode *in = find_key_locked(t, key, found->kind);
 
-    /* Another type under the same name is another file, made by someone else meanwhile. */
-    if (in != NULL && in->kind == INODE_FILE && in->type != type) {
+    /* Another type under the same name is another file, made by someone else meanwhile. So is what
+     * was made here: nobody had the name, and what an open file had of it was deleted elsewhere. */
+    if (in != NULL && in->kind == INODE_FILE &&
+        (in->type != type || (found->made && in->ino != found->meta.ino))) {
         drop_locked(t, in);
         in = NULL;
     }
@@ -304,6 +306,7 @@ static int remember_locked(struct inode_table *t, struct span key, const struct 
     if (in == NULL)
         return -ENOMEM;
     in->type = type;
+    in->ino = found->meta.ino;
     if (in->kind == INODE_DIR)
         set_dir_locked(in, found);
     in->nlookup += lookup;

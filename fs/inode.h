@@ -31,6 +31,7 @@ struct found {
     enum inode_kind kind;
     struct meta meta;
     struct ballot version;
+    bool made; /* just now: what had that name before is gone, if it was another file */
     bool has_marker, shadows; /* of a directory */
 };
 
@@ -58,12 +59,12 @@ struct inode {
     uint64_t nlookup;  /* entry replies that the kernel has not forgotten */
     unsigned refs;     /* handles and calls under way */
     uint32_t type;     /* S_IFMT of a file */
+    uint64_t ino;      /* its st_ino as last seen; 0: its path's */
     struct file *file; /* while it is open, see file.h */
     struct seen seen;
     /* Of directories: */
     bool has_marker;    /* seen to have a marker, so it stays when the last key in it goes */
     bool shadows;       /* a key of the same name is hidden by it */
-    uint64_t ino;       /* its st_ino as last seen; 0: its path's */
     uint32_t mode, gid; /* as last seen; new files inherit the group of setgid directories */
     int64_t changed_ns; /* when this mount last changed what is in it; 0: not */
     struct inode *next_by_id, *next_by_key; /* hash chains */

@@ -170,11 +170,6 @@ static void on_access(fuse_req_t req, fuse_ino_t ino, int mask)
     fuse_reply_err(req, request_end(req, &who, err));
 }
 
-static int64_t ns_of(struct timespec ts)
-{
-    return (int64_t)ts.tv_sec * 1000000000ll + ts.tv_nsec;
-}
-
 static struct attr_change change_of(const struct stat *attr, int to_set)
 {
     struct attr_change ch = {.mode = attr->st_mode, .uid = attr->st_uid, .gid = attr->st_gid};
@@ -189,8 +184,8 @@ static struct attr_change change_of(const struct stat *attr, int to_set)
         ch.set |= CHANGE_MTIME;
     if (to_set & (FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW))
         ch.set |= CHANGE_ATIME;
-    ch.mtime_ns = to_set & FUSE_SET_ATTR_MTIME_NOW ? attr_now_ns() : ns_of(attr->st_mtim);
-    ch.atime_ns = to_set & FUSE_SET_ATTR_ATIME_NOW ? attr_now_ns() : ns_of(attr->st_atim);
+    ch.mtime_ns = to_set & FUSE_SET_ATTR_MTIME_NOW ? attr_now_ns() : attr_ns_of(attr->st_mtim);
+    ch.atime_ns = to_set & FUSE_SET_ATTR_ATIME_NOW ? attr_now_ns() : attr_ns_of(attr->st_atim);
     return ch;
 }
 

@@ -9,11 +9,8 @@
 
 uint32_t fs_inherit(struct fs *fs, struct inode *dir, struct meta *m)
 {
-    struct dir_facts facts;
+    struct dir_facts facts = inode_dir_facts(fs->inodes, dir);
 
-    if (dir->id == INODE_ROOT)
-        return m->gid;
-    facts = inode_dir_facts(fs->inodes, dir);
     if (!(facts.mode & S_ISGID))
         return m->gid;
     if (S_ISDIR(m->mode))
@@ -49,6 +46,7 @@ static int make(struct fs *fs, struct caller *who, uint64_t parent, const char *
         if (err == 0 && !done) {
             found->meta.gid = fs_inherit(fs, n.dir, &found->meta);
             err = key_create(fs, who, buf_span(key), &found->meta, value, &found->version);
+            found->made = err == 0;
         }
         done = err == 0;
         if (err == 0)

@@ -177,7 +177,7 @@ static int change(struct fs *fs, struct caller *who, uint64_t id, struct xattr_e
     if (err == 0 && f != NULL) {
         struct meta m = meta_of_record(&fs->defaults, &res.rec.rec, false);
 
-        file_set_meta(f, &m, e->prev, res.rec.rec.version);
+        file_set_meta(f, &(struct attr_change){0}, &m, e->prev, res.rec.rec.version);
     }
     write_result_fini(&res);
     buf_fini(&e->attrs);

@@ -80,6 +80,53 @@ static void a_change_keeps_the_type_and_moves_ctime(void **state)
     assert_int_equal(m.ctime_ns, 20);
 }
 
+static void a_change_of_owner_takes_a_programs_privileges(void **state)
+{
+    struct attr_change own = {.set = CHANGE_UID, .uid = 9};
+    struct attr_change both = {.set = CHANGE_UID | CHANGE_MODE, .uid = 9, .mode = 06711};
+    struct meta m = meta_new(S_IFREG | 06751, 0, 1, 2, 10);
+
+    (void)state;
+    meta_apply(&m, &own, 20);
+    assert_int_equal(m.mode, S_IFREG | 0751);
+    meta_apply(&m, &both, 20); /* what was asked for counts */
+    assert_int_equal(m.mode, S_IFREG | 06711);
+    assert_int_equal(attr_drop_privileges(S_IFREG | 02741), S_IFREG | 02741);
+    assert_int_equal(attr_drop_privileges(S_IFREG | 06750), S_IFREG | 0750);
+    assert_int_equal(attr_drop_privileges(S_IFDIR | 06777), S_IFDIR | 06777);
+}
+
+static void changes_add_up(void **state)
+{
+    const struct attr_change each[] = {
+        {.set = CHANGE_MODE, .mode = 04755},
+        {.set = CHANGE_UID | CHANGE_MTIME, .uid = 5, .mtime_ns = 1},
+        {.set = CHANGE_GID | CHANGE_MTIME | CHANGE_ATIME, .gid = 6, .mtime_ns = 2, .atime_ns = 3},
+    };
+    struct meta one = meta_new(S_IFREG | 0600, 0, 1, 2, 10), other = one;
+    struct attr_change sum = {0};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(each) / sizeof(each[0]); i++) {
+        meta_apply(&one, &each[i], 20);
+        attr_change_add(&sum, &each[i]);
+    }
+    meta_apply(&other, &sum, 20);
+    assert_memory_equal(&one, &other, sizeof(one));
+    assert_int_equal(one.mode, S_IFREG | 0755);
+}
+
+static void times_that_no_record_can_hold_become_the_nearest(void **state)
+{
+    (void)state;
+    assert_true(attr_ns_of((struct timespec){-1, 999999999}) == -1);
+    assert_true(attr_ns_of((struct timespec){4294967296, 5}) == 4294967296000000005);
+    assert_true(attr_ns_of((struct timespec){INT64_MAX / 1000000000, 854775807}) == INT64_MAX);
+    assert_true(attr_ns_of((struct timespec){INT64_MAX / 1000000000, 854775808}) == INT64_MAX);
+    assert_true(attr_ns_of((struct timespec){INT64_MAX, 0}) == INT64_MAX);
+    assert_true(attr_ns_of((struct timespec){INT64_MIN, 0}) == INT64_MIN);
+}
+
 static void an_inode_number_goes_with_the_record(void **state)
 {
     static const uint32_t types[] = {S_IFREG, S_IFLNK, S_IFIFO, S_IFCHR, S_IFBLK, S_IFSOCK};
@@ -117,6 +164,9 @@ int main(void)
         cmocka_unit_test(what_was_set_is_shown_and_goes_back_into_a_record),
         cmocka_unit_test(a_marker_is_a_directory_whatever_its_mode_says),
         cmocka_unit_test(a_change_keeps_the_type_and_moves_ctime),
+        cmocka_unit_test(a_change_of_owner_takes_a_programs_privileges),
+        cmocka_unit_test(changes_add_up),
+        cmocka_unit_test(times_that_no_record_can_hold_become_the_nearest),
         cmocka_unit_test(an_inode_number_goes_with_the_record),
         cmocka_unit_test(what_has_no_number_shows_its_paths),
     };

@@ -153,6 +153,23 @@ static void another_type_under_the_same_key_is_another_inode(void **state)
     assert_true(look_up(t, "a", &a_link) != id);
 }
 
+static void what_was_made_here_is_not_what_had_the_name_before(void **state)
+{
+    struct found found = {.kind = INODE_FILE, .meta = {.mode = S_IFREG | 0644, .ino = 5}};
+    struct inode_table *t = *state;
+    uint64_t id = look_up(t, "a", &found);
+    struct inode *in = inode_get(t, id);
+
+    found.meta.ino = 6; /* replaced by somebody else: the name counts */
+    assert_int_equal(look_up(t, "a", &found), id);
+    found.made = true; /* it was looked up before its maker came here */
+    assert_int_equal(look_up(t, "a", &found), id);
+    found.meta.ino = 7;
+    assert_true(look_up(t, "a", &found) != id);
+    assert_true(inode_is_gone(t, in));
+    inode_put(t, in);
+}
+
 static void what_was_seen_serves_its_caller_once_and_in_time(void **state)
 {
     struct inode_table *t = *state;
@@ -208,6 +225,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_was_looked_up_before_a_rename_is_looked_up_again,
                                         fixture, unfixture),
         cmocka_unit_test_setup_teardown(another_type_under_the_same_key_is_another_inode, fixture,
+                                        unfixture),
+        cmocka_unit_test_setup_teardown(what_was_made_here_is_not_what_had_the_name_before, fixture,
                                         unfixture),
         cmocka_unit_test_setup_teardown(what_was_seen_serves_its_caller_once_and_in_time, fixture,
                                         unfixture),
