@@ -18,8 +18,8 @@ void on_init(void *userdata, struct fuse_conn_info *conn)
     conn->time_gran = 1;
     /*
      * Pages are dropped by each open and where a size changes, so there is no need to ask for
-     * attributes before each read. Suid bits are cleared by the kernel. Each listing brings the
-     * attributes, so each may as well hand them on.
+     * attributes before each read. Each listing brings the attributes, so each may as well hand
+     * them on. The old way of leaving set-user-ID bits to the mount is not wanted: see below.
      */
     conn->want &= ~(unsigned)(FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_HANDLE_KILLPRIV |
                               FUSE_CAP_READDIRPLUS_AUTO);
@@ -34,6 +34,12 @@ void on_init(void *userdata, struct fuse_conn_info *conn)
  * libfuse 3.14 has FUSE_CAP_PARALLEL_DIROPS, but does not pass it on, and the kernel lets only one
  * lookup at a time into a directory then: one that waits for a dead node holds up all others. So
  * the first answer of a session, which is the one to INIT, gets the flag here.
+ *
+ * It does not know FUSE_HANDLE_KILLPRIV_V2 at all: what writes, cuts and chowns take from a program
+ * is then the mount's to take (attr_drop_privileges(): it does so in any case, for the kernel never
+ * did where it does not cache), and the kernel need not ask for security.capability before each
+ * write, which was every other request of a program that writes. A kernel without it ignores the
+ * flag.
  */
 static ssize_t write_answer(int fd, struct iovec *iov, int count, void *userdata)
 {
@@ -43,7 +49,7 @@ static ssize_t write_answer(int fd, struct iovec *iov, int count, void *userdata
         iov[1].iov_len >= offsetof(struct fuse_init_out, max_background)) {
         struct fuse_init_out *hello = iov[1].iov_base;
 
-        hello->flags |= FUSE_PARALLEL_DIROPS;
+        hello->flags |= FUSE_PARALLEL_DIROPS | FUSE_HANDLE_KILLPRIV_V2;
     }
     return writev(fd, iov, count);
 }
