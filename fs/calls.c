@@ -17,11 +17,33 @@ int core_read(struct fs *fs, struct caller *who, const struct read_args *args,
 int core_write(struct fs *fs, struct caller *who, const struct write_args *args,
                struct write_result *out)
 {
-    return keep_reason(who, cluster_write(fs->cluster, args, who->waiter, out), &out->why);
+    int err = cluster_write(fs->cluster, args, who->waiter, out);
+
+    if (err == 0)
+        follow_wrote(fs->follow, args->key, out->rec.rec.version);
+    else if (!out->certain)
+        follow_wrote(fs->follow, args->key, BALLOT_NONE);
+    return keep_reason(who, err, &out->why);
 }
 
 int core_list(struct fs *fs, struct caller *who, const struct list_args *args,
               struct list_result *out)
 {
     return keep_reason(who, cluster_list(fs->cluster, args, who->waiter, out), &out->why);
+}
+
+int core_list_dir(struct fs *fs, struct caller *who, const struct list_args *args,
+                  struct list_result *out, struct follow_mark *mark)
+{
+    int err;
+
+    *mark = follow_mark_dir(fs->follow, args->prefix);
+    if (listings_get(fs->listings, args, out))
+        return 0;
+    err = core_list(fs, who, args, out);
+    if (err == 0 && out->followed)
+        listings_put(fs->listings, args, out, mark);
+    else
+        mark->epoch = 0;
+    return err;
 }

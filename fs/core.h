@@ -5,12 +5,16 @@
 
 #include <pthread.h>
 
+#include "fs/follow.h"
 #include "fs/fs.h"
 #include "fs/inode.h"
+#include "fs/listings.h"
 
 struct fs {
     struct cluster *cluster;
     struct inode_table *inodes;
+    struct follow *follow;
+    struct listings *listings;
     struct attr_defaults defaults;
     uint64_t max_value_size;
     pthread_mutex_t root_lock; /* root */
@@ -41,6 +45,8 @@ void name_fini(struct fs *fs, struct name *n);
 
 /* Reads one key: 0 and what was found, -ENOENT when it is not live. */
 int key_find_file(struct fs *fs, struct caller *who, struct span key, struct found *out);
+/* The same, or the directory that hides it, which *out tells by its kind. */
+int key_find_shown(struct fs *fs, struct caller *who, struct span key, struct found *out);
 /* Looks for a directory of this prefix. */
 int key_find_dir(struct fs *fs, struct caller *who, struct span prefix, struct found *out);
 /* Looks for what shows under a name: the directory, or else the file. */
@@ -57,10 +63,14 @@ void fs_close_dirs(struct fs *fs);
 /* The group of what is made in dir: the directory's own where that is setgid, and then a directory
  * made in it is setgid too. (tree.c) */
 uint32_t fs_inherit(struct fs *fs, struct inode *dir, struct meta *m);
-/* Remembers what was found under a key for the kernel; listed: by reading a directory. -EAGAIN as
- * inode_remember(). */
+/* Remembers what was found under a key for the kernel; listed: by reading a directory. mark: it may
+ * be kept while that holds, NULL: it may not. -EAGAIN as inode_remember(). */
 int fs_entry_of(struct fs *fs, struct caller *who, struct span key, const struct found *found,
-                uint64_t moves, bool listed, struct fs_entry *out);
+                uint64_t moves, bool listed, const struct follow_mark *mark, struct fs_entry *out);
+/* It was found under its name, by a lookup or a listing: may the kernel walk over that without
+ * asking, while the mark holds? Says so in *e. */
+void fs_hold_name(struct fs *fs, const struct found *found, const struct follow_mark *mark,
+                  struct fs_entry *e);
 /* Attributes as programs see them, with what this mount knows better than the cluster. */
 void fs_show(struct fs *fs, struct inode *in, const struct meta *found, struct stat *out);
 
@@ -71,6 +81,9 @@ int core_write(struct fs *fs, struct caller *who, const struct write_args *args,
                struct write_result *out);
 int core_list(struct fs *fs, struct caller *who, const struct list_args *args,
               struct list_result *out);
+/* A page of a directory, kept or asked for; *mark: what is in it holds while this does. */
+int core_list_dir(struct fs *fs, struct caller *who, const struct list_args *args,
+                  struct list_result *out, struct follow_mark *mark);
 
 /* Stores a new record where none is live: -EEXIST. *version of what was stored; may be NULL. */
 int key_create(struct fs *fs, struct caller *who, struct span key, const struct meta *m,

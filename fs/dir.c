@@ -35,11 +35,12 @@ struct held {
 };
 
 struct dir_handle {
-    struct list link;     /* fs->open_dirs */
-    struct inode *in;     /* constant; referenced */
-    pthread_mutex_t lock; /* all below */
-    struct buf prefix;    /* when the listing began */
-    uint64_t moves;       /* so did the keys be called then */
+    struct list link;        /* fs->open_dirs */
+    struct inode *in;        /* constant; referenced */
+    pthread_mutex_t lock;    /* all below */
+    struct buf prefix;       /* when the listing began */
+    uint64_t moves;          /* so did the keys be called then */
+    struct follow_mark mark; /* all of its pages hold while this does */
     struct buf names;
     struct listed *entries;
     size_t n, cap;
@@ -167,9 +168,11 @@ static int add_listed(struct fs *fs, struct dir_handle *d, const struct entry *e
         return err;
     marker = e->prefix_len > 0 && e->key.len == e->prefix_len;
     found = (struct found){.kind = is_dir ? INODE_DIR : INODE_FILE,
-                           .version = e->version,
                            .has_marker = marker,
-                           .shadows = hides};
+                           .shadows = hides,
+                           .followed = !(e->flags & ENTRY_DAMAGED)}; /* d->mark tells the rest */
+    if (!is_dir || marker)
+        found.version = e->version;
     if (!is_dir)
         found.meta = meta_of_entry(&fs->defaults, e, false);
     else
@@ -218,11 +221,14 @@ static int fetch_page(struct fs *fs, struct caller *who, struct dir_handle *d)
                              .delimiter = true,
                              .limit = LIST_LIMIT_DEFAULT};
     struct list_result page = {0};
+    struct follow_mark mark;
     int err;
 
     if (d->broken < 0)
         return d->broken;
-    err = core_list(fs, who, &args, &page);
+    err = core_list_dir(fs, who, &args, &page, &mark);
+    if (args.start_after.len == 0 || mark.epoch == 0)
+        d->mark = mark;
     if (err == 0)
         err = d->broken = take_page(fs, d, &page);
     if (err == 0 && d->complete && d->n == 0 && !d->exists) {
@@ -279,6 +285,7 @@ static int add_shadowed(struct fs *fs, struct caller *who, struct dir_handle *d)
     if (err == 0)
         err = key_find_file(fs, who, buf_span(&key), &found);
     if (err == 0) {
+        found.followed = false; /* it was not read under d->mark */
         buf_add_str(&d->names, KEY_SHADOWED);
         err = add_entry(d, start, &found);
     }
@@ -454,9 +461,12 @@ int fs_readdir_remember(struct fs *fs, struct caller *who, struct dir_handle *d,
     assert(d->last < d->n);
     err = entry_key(d, d->last, &key);
     if (err == 0)
-        err = fs_entry_of(fs, who, buf_span(&key), &d->entries[d->last].found, d->moves, true, out);
-    if (err == 0)
+        err = fs_entry_of(fs, who, buf_span(&key), &d->entries[d->last].found, d->moves, true,
+                          &d->mark, out);
+    if (err == 0) {
         d->entries[d->last].id = out->id;
+        fs_hold_name(fs, &d->entries[d->last].found, &d->mark, out);
+    }
     pthread_mutex_unlock(&d->lock);
     buf_fini(&key);
     return err;

@@ -196,6 +196,7 @@ void file_set_meta(struct file *f, const struct attr_change *ch, const struct me
 static void changed_locked(struct fs *fs, const struct caller *who, struct file *f)
 {
     inode_drop_seen(fs->inodes, f->inode);
+    follow_mix_pages(fs->follow, f->inode);
     f->gen++;
     f->meta.mtime_ns = f->meta.ctime_ns = attr_now_ns();
     if (!caller_keeps_privileges(who)) {
@@ -259,8 +260,11 @@ void file_moved_held(struct file *f)
 /* --- bringing the view up to date ------------------------------------------------------------- */
 
 /* Takes a value, or its beginning, over as the base. */
-static void set_base_locked(struct file *f, struct ballot version, uint64_t size, struct value *v)
+static void set_base_locked(struct fs *fs, struct file *f, struct ballot version, uint64_t size,
+                            struct value *v)
 {
+    if (ballot_cmp(version, follow_pages(fs->follow, f->inode).version) != 0)
+        follow_mix_pages(fs->follow, f->inode);
     file_drop_window_locked(f);
     f->version = version;
     f->base_size = size;
@@ -275,14 +279,14 @@ static void set_base_locked(struct file *f, struct ballot version, uint64_t size
 }
 
 /* What the cluster said counts, unless this mount changed the file meanwhile, or knows newer. */
-static void install(struct file *f, uint64_t gen, const struct meta *m, struct ballot version,
-                    struct value *v, bool have_value)
+static void install(struct fs *fs, struct file *f, uint64_t gen, const struct meta *m,
+                    struct ballot version, struct value *v, bool have_value)
 {
     pthread_mutex_lock(&f->lock);
     if (f->gen == gen && !file_is_dirty_locked(f) &&
         (!f->known || ballot_cmp(version, f->version) >= 0)) {
         if (!f->known || have_value || ballot_cmp(version, f->version) != 0)
-            set_base_locked(f, version, m->size, v);
+            set_base_locked(fs, f, version, m->size, v);
         f->meta = *m;
         f->known = true;
     }
@@ -291,10 +295,13 @@ static void install(struct file *f, uint64_t gen, const struct meta *m, struct b
 
 /* One read for refresh(): pinned to what the lookup just saw, if that is known, for that needs one
  * replica only. */
-static int read_base(struct fs *fs, struct caller *who, struct span key, bool want,
-                     const struct found *seen, struct read_result *out)
+static int read_base(struct fs *fs, struct caller *who, struct inode *in, struct span key,
+                     bool want, const struct found *seen, struct read_result *out)
 {
-    struct read_args args = {.key = key, .want_value = want, .length = want ? CHUNK_SIZE : 0};
+    struct read_args args = {.key = key,
+                             .want_value = want,
+                             .length = want ? CHUNK_SIZE : 0,
+                             .peek = follow_is_named(fs->follow, in, core_now_us())};
     int err;
 
     if (seen != NULL) {
@@ -305,7 +312,24 @@ static int read_base(struct fs *fs, struct caller *who, struct span key, bool wa
         read_result_fini(out);
         args.pin = BALLOT_NONE;
     }
-    return core_read(fs, who, &args, out);
+    err = core_read(fs, who, &args, out);
+    if (err == 0 && out->has_child) { /* a directory hides the file now: the kernel has to look */
+        follow_set_named(fs->follow, in, 0);
+        err = -ESTALE;
+    }
+    return err;
+}
+
+/* The attributes that came with what was read; mark NULL: it was one replica's word. */
+static void keep_read(struct fs *fs, struct inode *in, struct span key, const struct meta *m,
+                      const struct read_result *res, const struct follow_mark *mark)
+{
+    struct found found = {
+        .kind = INODE_FILE, .meta = *m, .version = res->rec.rec.version, .followed = res->followed};
+
+    follow_saw(fs->follow, in, key, found.version);
+    if (mark != NULL)
+        follow_keep(fs->follow, in, key, &found, mark);
 }
 
 /* Asks the cluster for version, attributes and (want) the value, or as much of a large one as a
@@ -315,7 +339,10 @@ static int refresh(struct fs *fs, struct caller *who, struct file *f, bool want)
     struct read_result res = {0};
     struct buf key = {0};
     struct found seen;
-    bool was_seen = inode_take_seen(fs->inodes, f->inode, who->pid, core_now_us(), false, &seen);
+    /* Where the kernel walks over names without asking, that may be of an earlier call. */
+    bool was_seen = !follow_is_named(fs->follow, f->inode, core_now_us()) &&
+                    inode_take_seen(fs->inodes, f->inode, who->pid, core_now_us(), false, &seen);
+    struct follow_mark mark = {0};
     bool have;
     uint64_t gen;
     int err;
@@ -327,20 +354,23 @@ static int refresh(struct fs *fs, struct caller *who, struct file *f, bool want)
         want = false;
     pthread_mutex_unlock(&f->lock);
     if (was_seen && (!want || seen.meta.size == 0)) {
-        install(f, gen, &seen.meta, seen.version, &res.value, seen.meta.size == 0);
+        install(fs, f, gen, &seen.meta, seen.version, &res.value, seen.meta.size == 0);
         return 0;
     }
     err = inode_last_key(fs->inodes, f->inode, &key);
-    if (err == 0)
-        err = read_base(fs, who, buf_span(&key), want, was_seen ? &seen : NULL, &res);
+    if (err == 0) {
+        mark = follow_mark(fs->follow, buf_span(&key), buf_span(&key));
+        err = read_base(fs, who, f->inode, buf_span(&key), want, was_seen ? &seen : NULL, &res);
+    }
     if (err == 0 && !record_is_live(&res.rec.rec))
         err = -ENOENT;
     if (err == 0) {
         struct meta m = meta_of_record(&fs->defaults, &res.rec.rec, false);
 
-        if (S_ISREG(m.mode))
-            install(f, gen, &m, res.rec.rec.version, &res.value, want);
-        else
+        if (S_ISREG(m.mode)) {
+            keep_read(fs, f->inode, buf_span(&key), &m, &res, was_seen ? NULL : &mark);
+            install(fs, f, gen, &m, res.rec.rec.version, &res.value, want);
+        } else
             err = -ESTALE; /* replaced by something else: the kernel walks the path again */
     }
     read_result_fini(&res);
@@ -369,10 +399,10 @@ static int fetch_base_locked(struct fs *fs, struct caller *who, struct file *f)
         bool live = record_is_live(&res.rec.rec);
 
         if (live)
-            set_base_locked(f, res.rec.rec.version, res.rec.rec.size, &res.value);
+            set_base_locked(fs, f, res.rec.rec.version, res.rec.rec.size, &res.value);
         else if (f->tail.len >
                  0) /* deleted elsewhere while we append: what we wrote starts it anew */
-            set_base_locked(f, BALLOT_NONE, 0, &res.value);
+            set_base_locked(fs, f, BALLOT_NONE, 0, &res.value);
         else
             err = -ESTALE;
     }
@@ -435,6 +465,18 @@ static bool must_refresh(struct fs *fs, struct file *f, bool truncate)
     return must;
 }
 
+/* Does the kernel have pages of the file, and all of the version that is open now? */
+static bool pages_serve(struct fs *fs, struct file *f)
+{
+    struct ballot pages = follow_pages(fs->follow, f->inode).version;
+    bool serve;
+
+    pthread_mutex_lock(&f->lock);
+    serve = !ballot_is_none(pages) && f->known && ballot_cmp(f->version, pages) == 0;
+    pthread_mutex_unlock(&f->lock);
+    return serve;
+}
+
 static bool is_loaded(struct file *f)
 {
     bool loaded;
@@ -461,17 +503,19 @@ int file_open(struct fs *fs, struct caller *who, struct file *f, const struct op
     int err;
 
     /*
-     * Twice at most: what is loaded may turn out to be old, and only then its value is asked for.
+     * Twice at most: what is loaded, or the kernel has, may turn out to be old, and only then its
+     * value is asked for.
      * What lost its name between lookup and open is read as what has the name now.
      */
     for (bool asked = false; !asked && must_refresh(fs, f, truncate);) {
         if (mode->write && inode_is_gone(fs->inodes, f->inode))
             return -ESTALE;
-        asked = want && !truncate && !is_loaded(f);
+        asked = want && !truncate && !is_loaded(f) &&
+                ballot_is_none(follow_pages(fs->follow, f->inode).version);
         err = refresh(fs, who, f, asked);
         if (err < 0)
             return err;
-        if (!want || truncate || is_loaded(f))
+        if (!want || truncate || is_loaded(f) || pages_serve(fs, f))
             break;
     }
     pthread_mutex_lock(&f->lock);
@@ -498,6 +542,7 @@ void file_open_new(struct fs *fs, const struct caller *who, struct file *f, cons
         f->pending = ballot_is_none(version);
         f->whole = f->pending && mode->truncate;
         f->gen++;
+        follow_mix_pages(fs->follow, f->inode);
     } else if (mode->truncate) {
         empty_locked(fs, who, f);
     }
@@ -517,6 +562,7 @@ static void discard(struct fs *fs, struct file *f, int why)
         buf_clear(&f->tail);
         content_set(&f->base, (struct value){0});
         f->gen++;
+        follow_mix_pages(fs->follow, f->inode);
     }
     pthread_mutex_unlock(&f->lock);
     if (lost && inode_key(fs->inodes, f->inode, &key) == 0)

@@ -46,7 +46,8 @@ struct store_job {
     struct fs *fs;
     struct file *file; /* referenced */
     struct buf key;
-    struct snapshot snap; /* the job's alone until it has finished */
+    struct follow_mark mark; /* from before it began */
+    struct snapshot snap;    /* the job's alone until it has finished */
     struct write_args args;
     bool finished, abandoned; /* the file's lock, as is: */
     int err;
@@ -190,6 +191,7 @@ static void stored_locked(struct fs *fs, struct file *f, struct snapshot *s,
         value_fini(&f->unsure);
         file_drop_window_locked(f);
         f->clock = 0;
+        follow_mix_pages(fs->follow, f->inode); /* others' appends may stand before ours */
         f->base_size = s->result.len;
         if (f->loaded) {
             content_set(&f->base, s->result);
@@ -203,8 +205,9 @@ static void stored_locked(struct fs *fs, struct file *f, struct snapshot *s,
 }
 
 /* Another mount created the file first, with nothing of ours to add: its content is what counts. */
-static void lost_creation_locked(struct file *f, const struct snapshot *s)
+static void lost_creation_locked(struct fs *fs, struct file *f, const struct snapshot *s)
 {
+    follow_mix_pages(fs->follow, f->inode);
     f->pending = f->fresh = f->emptied = false;
     f->asked.set = 0;
     f->saved_gen = s->gen;
@@ -222,7 +225,7 @@ static void finish_locked(struct fs *fs, struct file *f, struct snapshot *s,
     if (res->err == 0 && !s->theirs) {
         stored_locked(fs, f, s, &res->rec.rec);
     } else if (s->theirs && (res->err == 0 || res->err == -EEXIST)) {
-        lost_creation_locked(f, s);
+        lost_creation_locked(fs, f, s);
     } else {
         f->failed_gen = s->gen;
         f->failed_err = res->err;
@@ -258,6 +261,22 @@ static void job_free(struct store_job *j)
     free(j);
 }
 
+/* What this mount keeps of the key is what it has stored now. */
+static void keep_stored(struct store_job *j, const struct write_result *res)
+{
+    struct follow *follow = j->fs->follow;
+    struct found found = {.kind = INODE_FILE};
+
+    if (res->err == 0) {
+        found.meta = meta_of_record(&j->fs->defaults, &res->rec.rec, false);
+        found.version = res->rec.rec.version;
+        follow_wrote(follow, buf_span(&j->key), found.version);
+        follow_keep_own(follow, j->file->inode, buf_span(&j->key), &found, &j->mark);
+    } else if (!res->certain) {
+        follow_wrote(follow, buf_span(&j->key), BALLOT_NONE);
+    }
+}
+
 /* The write has ended; on the cluster's thread. */
 static void job_done(void *arg, struct write_result *res)
 {
@@ -265,6 +284,7 @@ static void job_done(void *arg, struct write_result *res)
     struct file *f = j->file;
     bool abandoned;
 
+    keep_stored(j, res);
     pthread_mutex_lock(&f->lock);
     finish_locked(j->fs, f, &j->snap, res);
     j->err = res->err == -EEXIST && j->snap.kind == STORE_CREATE ? 0 : res->err;
@@ -300,6 +320,7 @@ static int job_new_locked(struct fs *fs, struct file *f, struct store_job **out)
                                   .ctx = &j->snap,
                                   .want_value = j->snap.kind == STORE_APPEND,
                                   .size_hint = j->snap.size_hint};
+    j->mark = follow_mark(fs->follow, buf_span(&j->key), buf_span(&j->key));
     *out = j;
     return 0;
 }

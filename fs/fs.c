@@ -31,6 +31,15 @@ int fs_new(const struct fs_opts *opts, struct fs **out)
         free(fs);
         return err;
     }
+    err = follow_new(fs->inodes, &fs->follow);
+    if (err == 0)
+        err = listings_new(fs->follow, LISTINGS_BYTES_MAX, &fs->listings);
+    if (err < 0) {
+        follow_free(fs->follow);
+        inode_table_free(fs->inodes);
+        free(fs);
+        return err;
+    }
     fs->cluster = opts->cluster;
     fs->defaults = opts->defaults;
     fs->max_value_size = cluster_config(opts->cluster)->max_value_size;
@@ -49,10 +58,22 @@ void fs_free(struct fs *fs)
         return;
     fs_close_files(fs);
     fs_close_dirs(fs);
+    listings_free(fs->listings);
+    follow_free(fs->follow);
     inode_table_free(fs->inodes);
     pthread_mutex_destroy(&fs->open_lock);
     pthread_mutex_destroy(&fs->root_lock);
     free(fs);
+}
+
+struct follow *fs_follow(struct fs *fs)
+{
+    return fs->follow;
+}
+
+int fs_ids(struct fs *fs, uint64_t **out, size_t *n)
+{
+    return inode_ids(fs->inodes, out, n);
 }
 
 /* --- attributes ------------------------------------------------------------------------------- */
@@ -86,17 +107,20 @@ void fs_show(struct fs *fs, struct inode *in, const struct meta *found, struct s
 }
 
 int fs_entry_of(struct fs *fs, struct caller *who, struct span key, const struct found *found,
-                uint64_t moves, bool listed, struct fs_entry *out)
+                uint64_t moves, bool listed, const struct follow_mark *mark, struct fs_entry *out)
 {
     struct inode *in;
     int err = inode_remember(fs->inodes, key, found, moves, true, &in);
 
     if (err < 0)
         return err;
+    if (mark != NULL)
+        follow_keep(fs->follow, in, key, found, mark);
     inode_set_seen(fs->inodes, in, who->pid, core_now_us() + (listed ? LISTED_US : SEEN_US), listed,
                    found);
     fs_show(fs, in, &found->meta, &out->st);
     out->id = in->id;
+    out->name_holds = false;
     inode_put(fs->inodes, in);
     return 0;
 }
@@ -125,8 +149,11 @@ int fs_find(struct fs *fs, struct caller *who, const struct name *n, struct foun
     return name_find(fs, who, n, out);
 }
 
-/* What a listing (`ls -l` lists a directory and then asks for each entry), or else the caller's
- * last step, has told of a name already. */
+/*
+ * What a listing (`ls -l` lists a directory and then asks for each entry), or else the caller's
+ * last step, has told of a name already. Not so where the kernel may believe the name, and asks all
+ * the same: then somebody wants to be the one who makes it.
+ */
 static bool take_seen(struct fs *fs, struct caller *who, const struct name *n, bool listed,
                       struct found *out)
 {
@@ -139,9 +166,12 @@ static bool take_seen(struct fs *fs, struct caller *who, const struct name *n, b
                                ? inode_find(fs->inodes, buf_span(keys[kind]), (enum inode_kind)kind)
                                : NULL;
 
-        there = in != NULL && inode_take_seen(fs->inodes, in, who->pid, core_now_us(), listed, out);
+        there = in != NULL && !follow_is_named(fs->follow, in, core_now_us()) &&
+                inode_take_seen(fs->inodes, in, who->pid, core_now_us(), listed, out);
         inode_put(fs->inodes, in);
     }
+    if (there)
+        out->followed = false; /* it was asked for earlier */
     return there;
 }
 
@@ -150,10 +180,26 @@ int fs_find_again(struct fs *fs, struct caller *who, const struct name *n, struc
     return take_seen(fs, who, n, false, out) ? 0 : fs_find(fs, who, n, out);
 }
 
+void fs_hold_name(struct fs *fs, const struct found *found, const struct follow_mark *mark,
+                  struct fs_entry *e)
+{
+    struct inode *in = found->followed ? inode_get(fs->inodes, e->id) : NULL;
+    struct found now;
+
+    if (in == NULL)
+        return;
+    if (follow_recall(fs->follow, in, &now) && follow_holds(fs->follow, mark)) {
+        e->name_holds = true;
+        follow_set_named(fs->follow, in, core_now_us() + FS_NAME_TIMEOUT_S * 1000000ull);
+    }
+    inode_put(fs->inodes, in);
+}
+
 int fs_lookup(struct fs *fs, struct caller *who, uint64_t parent, const char *text,
               struct fs_entry *out)
 {
-    struct found found;
+    struct found found = {0};
+    struct follow_mark mark;
     struct name n;
     uint64_t moves;
     int err;
@@ -163,10 +209,14 @@ int fs_lookup(struct fs *fs, struct caller *who, uint64_t parent, const char *te
         err = name_resolve(fs, parent, text, &n);
         if (err < 0)
             return err == -EINVAL ? -ENOENT : err; /* what is no name cannot be there */
+        mark = n.file.len > 0 ? follow_mark(fs->follow, buf_span(&n.file), buf_span(&n.subdir))
+                              : follow_mark_dir(fs->follow, buf_span(&n.subdir));
         err = take_seen(fs, who, &n, true, &found) ? 0 : fs_find(fs, who, &n, &found);
         if (err == 0)
             err = fs_entry_of(fs, who, buf_span(found.kind == INODE_DIR ? &n.subdir : &n.file),
-                              &found, moves, false, out);
+                              &found, moves, false, &mark, out);
+        if (err == 0 && n.file.len > 0 && n.subdir.len > 0) /* a name like any other */
+            fs_hold_name(fs, &found, &mark, out);
         name_fini(fs, &n);
     } while (err == -EAGAIN && !caller_stopped(who));
     return err;
@@ -177,17 +227,50 @@ void fs_forget(struct fs *fs, uint64_t id, uint64_t nlookup)
     inode_forget(fs->inodes, id, nlookup);
 }
 
+static int find_dir(struct fs *fs, struct caller *who, struct inode *in, struct span prefix,
+                    struct found *out)
+{
+    struct follow_mark mark = follow_mark_dir(fs->follow, prefix);
+    int err = key_find_dir(fs, who, prefix, out);
+
+    if (err == 0) {
+        inode_set_dir(fs->inodes, in, out);
+        follow_keep(fs->follow, in, prefix, out, &mark);
+    }
+    return err;
+}
+
+/*
+ * Where the kernel came by the name without asking, a directory may have come to hide the file:
+ * then it has to ask.
+ */
+static int find_file(struct fs *fs, struct caller *who, struct inode *in, struct span key,
+                     struct found *out)
+{
+    struct follow_mark mark = follow_mark(fs->follow, key, key);
+    bool named = follow_is_named(fs->follow, in, core_now_us());
+    int err = named ? key_find_shown(fs, who, key, out) : key_find_file(fs, who, key, out);
+
+    if (err == 0 && out->kind == INODE_DIR) {
+        follow_set_named(fs->follow, in, 0);
+        err = -ESTALE;
+    }
+    if (err == 0) {
+        follow_saw(fs->follow, in, key, out->version);
+        follow_keep(fs->follow, in, key, out, &mark);
+    }
+    return err;
+}
+
 static int find_inode(struct fs *fs, struct caller *who, struct inode *in, struct found *out)
 {
     struct buf key = {0};
     int err = inode_last_key(fs->inodes, in, &key);
 
     if (err == 0 && in->kind == INODE_DIR)
-        err = key_find_dir(fs, who, buf_span(&key), out);
+        err = find_dir(fs, who, in, buf_span(&key), out);
     else if (err == 0)
-        err = key_find_file(fs, who, buf_span(&key), out);
-    if (err == 0 && in->kind == INODE_DIR)
-        inode_set_dir(fs->inodes, in, out);
+        err = find_file(fs, who, in, buf_span(&key), out);
     buf_fini(&key);
     return err;
 }
@@ -249,10 +332,36 @@ static int inode_meta(struct fs *fs, struct caller *who, struct inode *in, struc
         *out = found.meta;
         return 0;
     }
-    err = find_inode(fs, who, in, &found);
+    err = follow_recall(fs->follow, in, &found) ? 0 : find_inode(fs, who, in, &found);
     if (err == 0)
         *out = found.meta;
     return err;
+}
+
+bool fs_attrs_hold(struct fs *fs, uint64_t id, const struct stat *st)
+{
+    struct inode *in = id != INODE_ROOT ? inode_get(fs->inodes, id) : NULL;
+    struct file *f = NULL;
+    struct found found;
+    struct stat now;
+    struct meta m;
+    bool holds;
+
+    if (in == NULL)
+        return false;
+    if (in->kind == INODE_FILE)
+        f = inode_file(fs->inodes, in);
+    holds = follow_recall(fs->follow, in, &found) && !inode_is_gone(fs->inodes, in) &&
+            (f == NULL || !file_dirty_meta(f, &m));
+    if (holds) {
+        fs_show(fs, in, &found.meta, &now);
+        holds = memcmp(&now, st, sizeof(now)) == 0;
+    }
+    if (holds)
+        follow_shown(fs->follow, in, found.version);
+    file_put(fs, f);
+    inode_put(fs->inodes, in);
+    return holds;
 }
 
 int fs_getattr(struct fs *fs, struct caller *who, uint64_t id, struct handle *h, struct stat *out)
@@ -279,7 +388,7 @@ int fs_getattr(struct fs *fs, struct caller *who, uint64_t id, struct handle *h,
 int fs_access(struct fs *fs, struct caller *who, uint64_t id, int mask)
 {
     struct stat st;
-    int err = mask & X_OK ? fs_getattr(fs, who, id, NULL, &st) : 0;
+    int err = fs_getattr(fs, who, id, NULL, &st);
 
     if (err == 0 && mask & X_OK && S_ISREG(st.st_mode) && (st.st_mode & 0111) == 0)
         err = -EACCES;
@@ -325,27 +434,33 @@ static int change_stored(struct fs *fs, struct caller *who, struct inode *in,
     struct write_args args = {.edit = change_edit, .ctx = &e};
     struct write_result res = {0};
     struct file *f = inode_file(fs->inodes, in);
+    struct follow_mark mark = {0};
+    struct found found;
     struct buf key = {0};
     int err = inode_key(fs->inodes, in, &key);
 
     args.key = buf_span(&key);
+    if (err == 0)
+        mark = follow_mark(fs->follow, args.key, args.key);
     if (err == 0 && e.dir && key.data[key.len - 1] != '/')
         err = -EPERM; /* a piece of a long name: there is no key that could have attributes */
     if (err == 0)
         err = core_write(fs, who, &args, &res);
     if (err == 0) {
         *out = meta_of_record(&fs->defaults, &res.rec.rec, e.dir);
+        found = (struct found){.kind = in->kind, .meta = *out, .version = res.rec.rec.version};
         if (f != NULL)
             file_set_meta(f, ch, out, e.prev, res.rec.rec.version);
     }
     if (err == 0 && e.dir) {
         struct dir_facts facts = inode_dir_facts(fs->inodes, in);
 
-        inode_set_dir(
-            fs->inodes, in,
-            &(struct found){
-                .kind = INODE_DIR, .meta = *out, .has_marker = true, .shadows = facts.shadows});
+        found.has_marker = true;
+        found.shadows = facts.shadows;
+        inode_set_dir(fs->inodes, in, &found);
     }
+    if (err == 0)
+        follow_keep_own(fs->follow, in, args.key, &found, &mark);
     write_result_fini(&res);
     file_put(fs, f);
     buf_fini(&key);

@@ -23,6 +23,7 @@
 
 #include "fs/attr.h"
 #include "fs/caller.h"
+#include "fs/follow.h"
 
 struct fs;
 struct handle;     /* an open file */
@@ -36,11 +37,28 @@ int fs_new(const struct fs_opts *opts, struct fs **out);
 /* No call is under way. What is still open is closed, and not stored: see fs_flush_all(). */
 void fs_free(struct fs *fs);
 
+/* What the change feed's callbacks get, while the mount follows it. */
+struct follow *fs_follow(struct fs *fs);
+/* The ids of all inodes that the kernel may know of: malloced. 0 or -ENOMEM. */
+int fs_ids(struct fs *fs, uint64_t **out, size_t *n);
+
 /* What is told to the kernel of a file found or made: counted, forgotten by fs_forget(). */
 struct fs_entry {
     uint64_t id;
     struct stat st;
+    bool name_holds; /* the kernel may believe the name for FS_NAME_TIMEOUT_S */
 };
+#define FS_NAME_TIMEOUT_S 60
+
+/*
+ * Are these the attributes that the inode is known to have (fs/follow.h)? Then the kernel may
+ * believe them for a while, and this says that it is told so.
+ */
+bool fs_attrs_hold(struct fs *fs, uint64_t id, const struct stat *st);
+/* Is it opened now at another version than that of the attributes which the kernel may believe? */
+bool fs_attrs_are_old(struct fs *fs, const struct handle *h);
+/* May the kernel use the pages that it has of the file? Of a handle that was just opened. */
+bool fs_pages_hold(struct fs *fs, const struct handle *h);
 
 int fs_lookup(struct fs *fs, struct caller *who, uint64_t parent, const char *name,
               struct fs_entry *out);

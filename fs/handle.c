@@ -21,6 +21,54 @@ static struct open_mode open_mode_of(int flags)
     };
 }
 
+/*
+ * May the kernel use the pages that it has? If not, it drops them before it lets anybody use the
+ * handle, so as soon as something comes through it, all that it has is of this version. (What is
+ * appended goes past its pages.)
+ */
+static void look_at_pages(struct fs *fs, struct handle *h)
+{
+    struct file *f = h->file;
+
+    pthread_mutex_lock(&f->lock);
+    h->pages = follow_pages(fs->follow, f->inode);
+    if (!h->append && !file_is_dirty_locked(f) && f->known && !ballot_is_none(f->version)) {
+        h->keeps_pages = ballot_cmp(h->pages.version, f->version) == 0;
+        h->dropping = !h->keeps_pages;
+        h->pages.version = f->version;
+    }
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* Something has come through the handle. */
+static void pages_dropped(struct fs *fs, struct handle *h)
+{
+    struct file *f = h->file;
+
+    pthread_mutex_lock(&f->lock);
+    if (h->dropping && !file_is_dirty_locked(f))
+        follow_set_pages(fs->follow, f->inode, &h->pages);
+    h->dropping = false;
+    pthread_mutex_unlock(&f->lock);
+}
+
+bool fs_pages_hold(struct fs *fs, const struct handle *h)
+{
+    (void)fs;
+    return h->keeps_pages;
+}
+
+bool fs_attrs_are_old(struct fs *fs, const struct handle *h)
+{
+    struct file *f = h->file;
+    bool old;
+
+    pthread_mutex_lock(&f->lock);
+    old = !file_is_dirty_locked(f) && follow_shown_other(fs->follow, f->inode, f->version);
+    pthread_mutex_unlock(&f->lock);
+    return old;
+}
+
 /* Opens f, whose reference it takes over also when it fails. fresh: it was just created, with these
  * attributes. */
 static int handle_new(struct fs *fs, struct caller *who, struct file *f,
@@ -40,6 +88,8 @@ static int handle_new(struct fs *fs, struct caller *who, struct file *f,
         return err;
     }
     *h = (struct handle){.file = f, .write = mode->write, .append = mode->append};
+    if (fresh == NULL)
+        look_at_pages(fs, h);
     pthread_mutex_lock(&fs->open_lock);
     list_insert(&fs->open_files, &h->link);
     pthread_mutex_unlock(&fs->open_lock);
@@ -127,7 +177,7 @@ static int create_inode(struct fs *fs, struct caller *who, uint64_t parent, cons
         }
         done = err == 0;
         if (err == 0)
-            err = fs_entry_of(fs, who, buf_span(&n.file), found, moves, false, out);
+            err = fs_entry_of(fs, who, buf_span(&n.file), found, moves, false, NULL, out);
         if (err == 0 && *isnew)
             inode_set_changed(fs->inodes, n.dir, attr_now_ns());
         name_fini(fs, &n);
@@ -165,6 +215,7 @@ int fs_create(struct fs *fs, struct caller *who, uint64_t parent, const char *te
 int fs_read(struct fs *fs, struct caller *who, struct handle *h, uint64_t off, size_t len,
             struct value *out)
 {
+    pages_dropped(fs, h);
     return file_read(fs, who, h->file, off, len, out);
 }
 
@@ -202,6 +253,7 @@ static uint64_t handle_st_ino(struct fs *fs, struct handle *h)
 
 int fs_flush(struct fs *fs, struct caller *who, struct handle *h)
 {
+    pages_dropped(fs, h);
     if (!h->write)
         return 0;
     if (file_only_emptied(h->file) && caller_holds_open(who, handle_st_ino(fs, h)))

@@ -3,11 +3,15 @@
 #define KVFS_FS_HANDLE_H
 
 #include "fs/file.h"
+#include "fs/follow.h"
 
 struct handle {
     struct file *file; /* referenced, and counted as open */
     bool write, append;
-    struct list link; /* fs->open_files */
+    bool keeps_pages;          /* those that the kernel had were of the version that was opened */
+    bool dropping;             /* else it drops them, before anything comes through this handle */
+    struct follow_pages pages; /* dropping: what it has afterwards. The file's lock, as dropping */
+    struct list link;          /* fs->open_files */
 };
 
 #endif

@@ -554,11 +554,37 @@ struct dir_facts inode_dir_facts(struct inode_table *t, struct inode *in)
     return facts;
 }
 
+void inode_lost_marker(struct inode_table *t, struct inode *in)
+{
+    pthread_mutex_lock(&t->lock);
+    in->has_marker = in->id == INODE_ROOT;
+    pthread_mutex_unlock(&t->lock);
+}
+
 void inode_set_changed(struct inode_table *t, struct inode *in, int64_t now_ns)
 {
     pthread_mutex_lock(&t->lock);
     in->changed_ns = now_ns;
     pthread_mutex_unlock(&t->lock);
+}
+
+int inode_ids(struct inode_table *t, uint64_t **out, size_t *n)
+{
+    uint64_t *ids;
+    size_t count = 0;
+
+    pthread_mutex_lock(&t->lock);
+    ids = (uint64_t *)malloc((t->n_inodes + 1) * sizeof(*ids));
+    for (size_t i = 0; ids != NULL && i < t->n_buckets; i++) {
+        for (struct inode *in = t->by_id[i]; in != NULL; in = in->next_by_id)
+            ids[count++] = in->id;
+    }
+    pthread_mutex_unlock(&t->lock);
+    if (ids == NULL)
+        return -ENOMEM;
+    *out = ids;
+    *n = count;
+    return 0;
 }
 
 /* --- open files ------------------------------------------------------------------------------- */

@@ -33,6 +33,7 @@ struct found {
     struct ballot version;
     bool made; /* just now: what had that name before is gone, if it was another file */
     bool has_marker, shadows; /* of a directory */
+    bool followed;            /* as in read_result: it may be kept */
 };
 
 /*
@@ -48,7 +49,22 @@ struct seen {
     struct found found;
 };
 
-/* All fields but id and kind are protected by the table's lock; others see them through the
+/*
+ * What is kept of it while the change feed tells of changes, and what the kernel was told:
+ * follow.h, whose lock guards it.
+ */
+struct kept {
+    uint64_t hash;           /* of the key that found and told are of */
+    uint64_t epoch;          /* in which found was seen to hold; 0: it does not */
+    struct found found;      /* its version: all changes up to it are known */
+    struct ballot told;      /* the newest version heard of */
+    struct ballot shown;     /* of the attributes that the kernel was told to believe for a while */
+    struct ballot pages;     /* that all pages which the kernel has are of; none: of any */
+    uint64_t n_mixed;        /* how often pages came to be of any */
+    uint64_t named_until_us; /* until when it may walk over the name without asking; monotonic */
+};
+
+/* All fields but id, kind and kept are protected by the table's lock; others see them through the
  * functions below. */
 struct inode {
     uint64_t id;
@@ -62,6 +78,7 @@ struct inode {
     uint64_t ino;      /* its st_ino as last seen; 0: its path's */
     struct file *file; /* while it is open, see file.h */
     struct seen seen;
+    struct kept kept;
     /* Of directories: */
     bool has_marker;    /* seen to have a marker, so it stays when the last key in it goes */
     bool shadows;       /* a key of the same name is hidden by it */
@@ -123,7 +140,12 @@ struct dir_facts {
     int64_t changed_ns;
 };
 struct dir_facts inode_dir_facts(struct inode_table *t, struct inode *in);
+/* The marker was deleted by another mount. */
+void inode_lost_marker(struct inode_table *t, struct inode *in);
 void inode_set_changed(struct inode_table *t, struct inode *in, int64_t now_ns); /* 0: forget it */
+
+/* The ids of all inodes: malloced. 0 or -ENOMEM. */
+int inode_ids(struct inode_table *t, uint64_t **out, size_t *n);
 
 /* --- the open files (file.c) ------------------------------------------------------------------ */
 

@@ -15,14 +15,18 @@
  *   file.[ch]      an open file and its view: file_read.c reads it, file_store.c stores it
  *   handle.[ch]    open file descriptions: create, open, read, write, close
  *   dir.c          reading directories
+ *   follow.[ch]    what was read and still holds, while the change feed tells of changes
+ *   listings.[ch]  pages of directory listings that still hold
  *   xattr.c        user.* attributes
  *   caller.[ch]    who asks, and how his wait ends early
  *   metrics.[ch]   counters of what was asked
  *   ops.c ops_init.c ops_file.c ops_dir.c   handlers, the only ones that know FUSE
+ *   ops_notify.c   tells the kernel what it may believe no longer
  *   options.[ch]   the command line        daemon.[ch]   into the background
  *
  * Threads: main (waits for the session's end), libfuse's workers (they run the handlers, at most
- * max_threads), the cluster's I/O threads, "signals" (caller.c), "stop" below.
+ * max_threads), the cluster's I/O threads, "signals" (caller.c), "notify"
+ * (ops_notify.c), "stop" below.
  *
  * The end, by SIGTERM, SIGINT or umount: no more requests are read; those in flight end, within
  * `timeout`; dirty files are stored or named in the log; the mount goes; the cluster's connections
@@ -308,6 +312,7 @@ static int serve(struct program *p)
     } else {
         code = fail(p->opts.mountpoint, "cannot be mounted");
     }
+    notifier_stop(p->mount.notifier);
     flush_and_join(p);
     log_event(LOG_LEVEL_INFO, "unmounted", "mountpoint=%s",
               log_quote(p->opts.mountpoint, strlen(p->opts.mountpoint)));
@@ -357,6 +362,7 @@ static int mount_and_serve(struct program *p)
     if (p->session != NULL)
         fuse_session_destroy(p->session);
     cluster_close(p->cluster);
+    notifier_free(p->mount.notifier);
     callers_free(p->mount.callers);
     metrics_free(p->mount.metrics);
     fs_free(p->mount.fs);

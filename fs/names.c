@@ -44,6 +44,8 @@ static struct found found_dir(struct fs *fs, const struct entry *e, bool marker,
 {
     struct found f = {.kind = INODE_DIR, .has_marker = marker, .shadows = shadows};
 
+    if (marker)
+        f.version = e->version;
     f.meta = marker ? meta_of_entry(&fs->defaults, e, true)
                     : meta_of_implicit_dir(&fs->defaults, e->mtime_ns);
     return f;
@@ -77,10 +79,12 @@ static int find_both(struct fs *fs, struct caller *who, struct span key, bool wa
         /* A key that ends in '/' is a marker itself, and nothing that could be shown as a file. */
         *out = found_dir(fs, &res.child, res.child.key.len == key.len + 1,
                          live && key.data[key.len - 1] != '/');
+        out->followed = res.followed;
     } else if (live && want_file) {
         *out = (struct found){.kind = INODE_FILE,
                               .meta = meta_of_record(&fs->defaults, &res.rec.rec, false),
-                              .version = res.rec.rec.version};
+                              .version = res.rec.rec.version,
+                              .followed = res.followed};
     } else {
         err = -ENOENT;
     }
@@ -92,6 +96,11 @@ out:
 int key_find_file(struct fs *fs, struct caller *who, struct span key, struct found *out)
 {
     return find_both(fs, who, key, false, true, out);
+}
+
+int key_find_shown(struct fs *fs, struct caller *who, struct span key, struct found *out)
+{
+    return find_both(fs, who, key, true, true, out);
 }
 
 /* A directory that no single key stands beside: is anything listed below its prefix? */
@@ -107,9 +116,11 @@ static int find_by_listing(struct fs *fs, struct caller *who, struct span prefix
         int got = entry_next(&c, &e);
 
         err = got < 0 ? got : got == 0 ? -ENOENT : 0;
-        if (err == 0)
+        if (err == 0) {
             *out = found_dir(fs, &e, e.key.len == prefix.len && prefix.data[prefix.len - 1] == '/',
                              false);
+            out->followed = res.followed;
+        }
     }
     list_result_fini(&res);
     return err;

@@ -11,6 +11,8 @@
 #include "fs/handle.h"
 
 #define DIR_TIMEOUT_S 1.0
+/* With a name the kernel may come to know an inode of which it was told already that it changed. */
+#define NEW_ATTR_TIMEOUT_MAX_S 1.0
 
 /* --- what all share --------------------------------------------------------------------------- */
 
@@ -67,16 +69,20 @@ int request_end(fuse_req_t req, struct caller *who, int err)
 void fill_entry(const struct mount *m, const struct fs_entry *e, struct fuse_entry_param *out)
 {
     /*
-     * No timeout: only a path walk that comes here sees what other mounts have done. But a
-     * directory is just the beginning of the keys in it, so its name may be believed for a while:
-     * what is in it is asked for all the same, and stat asks for its attributes.
+     * Without a feed that tells of changes, no timeout: only a path walk that comes here sees what
+     * other mounts have done. But a directory is just the beginning of the keys in it, so its name
+     * may be believed for a while: what is in it is asked for all the same, and stat asks for its
+     * attributes.
      */
-    double timeout_s = S_ISDIR(e->st.st_mode) ? DIR_TIMEOUT_S : 0;
+    double name_s = S_ISDIR(e->st.st_mode) ? DIR_TIMEOUT_S : 0, attr_s = 0;
 
-    if (timeout_s < m->attr_timeout_s)
-        timeout_s = m->attr_timeout_s;
+    if (e->name_holds)
+        name_s = FS_NAME_TIMEOUT_S;
+    if (m->attr_timeout_s > 0 && fs_attrs_hold(m->fs, e->id, &e->st))
+        attr_s =
+            m->attr_timeout_s < NEW_ATTR_TIMEOUT_MAX_S ? m->attr_timeout_s : NEW_ATTR_TIMEOUT_MAX_S;
     *out = (struct fuse_entry_param){
-        .ino = e->id, .attr = e->st, .attr_timeout = m->attr_timeout_s, .entry_timeout = timeout_s};
+        .ino = e->id, .attr = e->st, .attr_timeout = attr_s, .entry_timeout = name_s};
 }
 
 void reply_entry(fuse_req_t req, struct caller *who, int err, const struct fs_entry *e)
@@ -139,14 +145,18 @@ static struct handle *handle_of(const struct fuse_file_info *fi)
     return fi != NULL ? (struct handle *)(uintptr_t)fi->fh : NULL;
 }
 
-static void reply_attr(fuse_req_t req, struct caller *who, int err, const struct stat *st)
+static void reply_attr(fuse_req_t req, struct caller *who, int err, fuse_ino_t ino,
+                       const struct stat *st)
 {
+    struct mount *m = mount_of(req);
     int code = request_end(req, who, err);
 
     if (code != 0)
         fuse_reply_err(req, code);
     else
-        fuse_reply_attr(req, st, mount_of(req)->attr_timeout_s);
+        fuse_reply_attr(req, st,
+                        m->attr_timeout_s > 0 && fs_attrs_hold(m->fs, ino, st) ? m->attr_timeout_s
+                                                                               : 0);
 }
 
 static void on_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -157,7 +167,7 @@ static void on_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 
     request_begin(req, CALL_GETATTR, &who);
     err = fs_getattr(mount_of(req)->fs, &who, ino, handle_of(fi), &st);
-    reply_attr(req, &who, err, &st);
+    reply_attr(req, &who, err, ino, &st);
 }
 
 static void on_access(fuse_req_t req, fuse_ino_t ino, int mask)
@@ -200,7 +210,7 @@ static void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to
 
     request_begin(req, CALL_SETATTR, &who);
     err = fs_setattr(mount_of(req)->fs, &who, ino, handle_of(fi), &ch, size, &st);
-    reply_attr(req, &who, err, &st);
+    reply_attr(req, &who, err, ino, &st);
 }
 
 static void on_readlink(fuse_req_t req, fuse_ino_t ino)

@@ -12,7 +12,8 @@ struct mount {
     struct fs *fs;
     struct callers *callers;
     struct metrics *metrics;
-    double attr_timeout_s;
+    struct notifier *notifier;   /* NULL: nothing is cached */
+    double attr_timeout_s;       /* for what is known to hold, see fs_attrs_hold() */
     void (*on_ready)(void *arg); /* the kernel has said hello: the mount answers */
     void *on_ready_arg;
     bool parallel_dirops; /* the kernel can, see ops_init.c */
@@ -37,6 +38,15 @@ static inline struct mount *mount_of(fuse_req_t req)
 void on_init(void *userdata, struct fuse_conn_info *conn);
 /* Between mounting and the loop. */
 int ops_init_io(struct fuse_session *session);
+
+/* ops_notify.c: tells the kernel what it may believe no longer. */
+struct notifier;
+int notifier_new(struct fuse_session *session, struct fs *fs, struct notifier **out);
+/* Nothing is told from now on; waits for what is being told. */
+void notifier_stop(struct notifier *n); /* accepts NULL */
+void notifier_free(struct notifier *n); /* accepts NULL; after the end of all who could tell it */
+/* At once: the attributes that the kernel believes of this inode are old. */
+void notifier_forget_now(struct notifier *n, fuse_ino_t ino);
 
 /* ops_file.c */
 void on_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,

@@ -8,10 +8,11 @@ static struct handle *handle_of(const struct fuse_file_info *fi)
     return (struct handle *)(uintptr_t)fi->fh;
 }
 
-static void fill_info(struct handle *h, struct fuse_file_info *fi)
+static void fill_info(const struct mount *m, struct handle *h, struct fuse_file_info *fi)
 {
     fi->fh = (uintptr_t)h;
-    fi->keep_cache = 0; /* each open sees what was closed before it, so the pages of before go */
+    /* Each open sees what was closed before it: pages of before go, unless they are just that. */
+    fi->keep_cache = m->notifier != NULL && fs_pages_hold(m->fs, h);
     /* What is appended may come to stand elsewhere than the kernel thinks: its pages would be
      * wrong. */
     fi->direct_io = handle_appends(h);
@@ -34,7 +35,7 @@ void on_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
         fuse_reply_err(req, err);
         return;
     }
-    fill_info(h, fi);
+    fill_info(m, h, fi);
     fill_entry(m, &e, &param);
     if (fuse_reply_create(req, &param, fi) == -ENOENT) { /* the caller is gone */
         struct caller nobody;
@@ -60,7 +61,9 @@ void on_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         fuse_reply_err(req, err);
         return;
     }
-    fill_info(h, fi);
+    fill_info(m, h, fi);
+    if (m->notifier != NULL && fs_attrs_are_old(m->fs, h))
+        notifier_forget_now(m->notifier, ino); /* its size above all, before the first read */
     if (fuse_reply_open(req, fi) == -ENOENT) {
         struct caller nobody;
 

@@ -43,9 +43,11 @@ void on_init(void *userdata, struct fuse_conn_info *conn)
  */
 static ssize_t write_answer(int fd, struct iovec *iov, int count, void *userdata)
 {
+    const struct fuse_out_header *head = iov[0].iov_base;
     struct mount *m = userdata;
 
-    if (m->parallel_dirops && !atomic_exchange(&m->greeted, true) && count == 2 &&
+    if (head->unique != 0 /* not a notification */ && m->parallel_dirops &&
+        !atomic_exchange(&m->greeted, true) && count == 2 &&
         iov[1].iov_len >= offsetof(struct fuse_init_out, max_background)) {
         struct fuse_init_out *hello = iov[1].iov_base;
 

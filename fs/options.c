@@ -10,6 +10,7 @@
 #include "common/limits.h"
 #include "common/nearest.h"
 
+#define ATTR_TIMEOUT_DEFAULT_S 1.0
 #define MAX_THREADS_DEFAULT 64u
 #define MAX_THREADS_LIMIT 1024u
 #define TIMEOUT_LIMIT_MS 600000u
@@ -27,8 +28,8 @@ const char options_usage[] =
     "  -o allow_other        for all users; file modes decide (as with default_permissions)\n"
     "  -o default_permissions  let file modes decide who may do what\n"
     "  -o uid=N,gid=N,umask=N  owner and mask of keys that carry none (stored over HTTP)\n"
-    "  -o attr_timeout=S     seconds for which the kernel may believe names and attributes (0: "
-    "changes by others show at once)\n"
+    "  -o attr_timeout=S     seconds for which the kernel may believe attributes, while the nodes "
+    "tell of changes (1); 0: nothing is cached\n"
     "  -o timeout=S          seconds after which a call without a quorum of nodes fails (5)\n"
     "  -o read=quorum        who answers reads: a majority of the replicas\n"
     "  -o max_threads=N      calls served at a time (64)\n"
@@ -283,6 +284,7 @@ int options_parse(int argc, char **argv, struct options *out, struct err *err)
     *out = (struct options){.uid = getuid(),
                             .gid = getgid(),
                             .umask = 022,
+                            .attr_timeout_s = ATTR_TIMEOUT_DEFAULT_S,
                             .timeout_ms = TIMEOUT_DEFAULT_MS,
                             .max_threads = MAX_THREADS_DEFAULT};
     code = parse_flags(argc, argv, out, err);
