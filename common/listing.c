@@ -19,6 +19,7 @@
 #include "common/op.h"
 
 #define SETTLE_PARALLEL_MAX 16u
+#define ASK_GROWTH 4u /* of the names asked for, from page to page */
 
 enum item_state {
     ITEM_SHOW,
@@ -51,6 +52,7 @@ struct list_op {
     struct buf after; /* names up to here are done with */
     bool delimiter;
     unsigned limit;
+    unsigned ask; /* names asked for at a time */
     list_done_fn *done;
     void *arg;
 
@@ -489,9 +491,10 @@ static void list_page_done(struct list_op *l)
     items_clear(l);
     if (l->res.entries.err != 0 || l->res.next.err != 0)
         list_finish(l, -ENOMEM);
-    else if (!l->exhausted && l->res.entries.len < LIST_LEN_MAX)
+    else if (!l->exhausted && l->res.entries.len < LIST_LEN_MAX) {
+        l->ask *= l->ask < LIST_LIMIT_MAX ? ASK_GROWTH : 1; /* deleted keys may go on for long */
         list_ask(l);
-    else {
+    } else {
         l->res.more = !l->exhausted;
         list_finish(l, 0);
     }
@@ -549,12 +552,11 @@ static bool list_covered(struct list_op *l, const struct round *r, bool pending)
 
 static void list_send(struct list_op *l, struct round *r, unsigned i)
 {
-    unsigned want = l->limit + 1 - l->res.n;
     struct message m = {
         .kind = MSG_LIST,
         .flags = l->delimiter ? MSG_DELIMITER : 0,
         .start_after = buf_span(&l->after),
-        .limit = want > LIST_LIMIT_MAX ? LIST_LIMIT_MAX : want,
+        .limit = l->ask > LIST_LIMIT_MAX ? LIST_LIMIT_MAX : l->ask,
     };
 
     round_send(r, i, &m);
@@ -688,6 +690,7 @@ struct op *client_list(struct client *c, const struct list_args *args, list_done
     l->n_nodes = n;
     l->delimiter = args->delimiter;
     l->limit = args->limit;
+    l->ask = args->limit + 1;
     l->done = done;
     l->arg = arg;
     l->op.on_end = list_end;

@@ -12,7 +12,7 @@
 #include "fs/file.h"
 
 #define BUCKETS_MIN 1024u
-#define SHRINK_MIN 8192u   /* inodes, from which on it is worth it to give memory back */
+#define SHRINK_MIN 1024u   /* inodes, from which on it is worth it to give memory back */
 #define MOVED_BUCKETS 256u /* a power of two */
 
 struct inode_table {

@@ -34,6 +34,7 @@
  */
 #include <errno.h>
 #include <limits.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -52,6 +53,7 @@
 
 #define EXIT_USAGE 1 /* mount(8)'s codes */
 #define EXIT_FAIL 32
+#define ARENAS_MAX 2
 #define IDLE_THREADS 10u
 #define FLUSH_LIMIT_S 10 /* for all dirty files together, when going down */
 #define WAKE_MS 20
@@ -376,6 +378,8 @@ int main(int argc, char **argv)
     struct err err = {0};
     int code = 0;
 
+    /* Or what one thread takes and another gives back is scattered over many, and stays. */
+    mallopt(M_ARENA_MAX, ARENAS_MAX);
     if (options_parse(argc, argv, &p.opts, &err) < 0) {
         fprintf(stderr, "kvfs: %s\nTry 'kvfs --help'.\n", err.msg);
         code = EXIT_USAGE;

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -279,6 +280,37 @@ static void a_damaged_child_is_no_child_before_it_was_looked_at(void **state_)
 
 /* --- whom it asks ----------------------------------------------------------------------------- */
 
+/* Or what has been emptied of thousands of keys would take as many questions. */
+static void a_listing_that_meets_deleted_keys_asks_for_more_at_a_time(void **state_)
+{
+    struct fixture *f = *state_;
+    uint32_t last = 0;
+
+    list(f, false);
+    for (unsigned page = 0; page < 10; page++) {
+        unsigned first = f->h.n_calls - 2;
+        uint32_t limit = hand_message(&f->h, first).limit;
+
+        assert_true(limit > last || limit == LIST_LIMIT_MAX);
+        last = limit;
+        for (unsigned i = 0; i < 2; i++) {
+            struct buf entries = {0};
+            char key[16];
+
+            snprintf(key, sizeof key, "gone%u", page);
+            add(&entries, key, 0, &tombstone);
+            hand_answer_value(&f->h, first + i,
+                              (struct answer){.kind = ANS_LIST, .n_entries = 1, .more = page < 9},
+                              buf_span(&entries));
+            buf_fini(&entries);
+        }
+    }
+    assert_true(f->done);
+    assert_int_equal(f->err, 0);
+    assert_int_equal(f->n, 0);
+    assert_int_equal(last, LIST_LIMIT_MAX);
+}
+
 static void a_node_that_recovers_is_asked_last_and_one_that_fails_is_replaced(void **state_)
 {
     struct fixture *f = *state_;
@@ -316,6 +348,7 @@ int main(void)
         TEST(a_key_of_which_no_node_said_that_it_is_damaged_is_not_shown_as_such),
         TEST(a_prefix_with_nothing_but_damage_below_is_settled_key_by_key),
         TEST(a_damaged_child_is_no_child_before_it_was_looked_at),
+        TEST(a_listing_that_meets_deleted_keys_asks_for_more_at_a_time),
         TEST(a_node_that_recovers_is_asked_last_and_one_that_fails_is_replaced),
     };
 
