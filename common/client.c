@@ -41,6 +41,11 @@ int client_new(const struct client_opts *opts, struct client **out)
     return 0;
 }
 
+const struct client_opts *client_options(const struct client *c)
+{
+    return &c->opts;
+}
+
 void client_free(struct client *c)
 {
     if (c == NULL)

@@ -34,6 +34,7 @@ struct client_opts {
 };
 
 int client_new(const struct client_opts *opts, struct client **out);
+const struct client_opts *client_options(const struct client *c); /* borrowed */
 /*
  * After READs the client looks for replicas that are behind, and mends them in the background. This
  * ends that for good, at once. Not from inside a done().

@@ -372,6 +372,7 @@ static void read_decide(struct read_op *rd, struct round *r)
     op_wake_at(&rd->op, UINT64_MAX); /* no more hedging */
     with_value = read_sort_answers(rd, r, top->ans.record.version);
     read_note_others(rd, r, &top->ans.record);
+    rd->res.followed = round_followed(r);
     record_copy_fini(&rd->res.rec);
     err = record_copy(&top->ans.record, &rd->res.rec);
     if (err == 0 && rd->peek)

@@ -158,6 +158,13 @@ void health_refused(struct health *h, unsigned node)
     pthread_mutex_unlock(h->lock);
 }
 
+void health_follow(struct health *h, unsigned node, uint64_t since_us)
+{
+    pthread_mutex_lock(h->lock);
+    h->nodes[node].followed_us = since_us;
+    pthread_mutex_unlock(h->lock);
+}
+
 struct health_info health_get(const struct health *h, unsigned node)
 {
     struct health_info info;

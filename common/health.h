@@ -23,6 +23,7 @@ struct health_info {
     uint64_t disk_free, disk_total, n_keys; /* from the last ANS_HELLO */
     bool recovering;                        /* by that, too: it does not vote, and is asked last */
     bool doubtful;                          /* it answered 503 since: the next HELLO tells why */
+    uint64_t followed_us; /* mono: the feed follows it without a break since (feed.h); 0: not */
 };
 
 int health_new(unsigned n_nodes, struct health **out); /* all nodes start as up, never seen */
@@ -51,6 +52,9 @@ void health_slow(struct health *h, unsigned node, uint64_t now_us);
 void health_refused(struct health *h, unsigned node);
 void health_hello(struct health *h, unsigned node, uint64_t disk_free, uint64_t disk_total,
                   uint64_t n_keys, bool recovering);
+
+/* The feed follows it, from since_us on; 0: no longer. */
+void health_follow(struct health *h, unsigned node, uint64_t since_us);
 
 bool health_up(const struct health *h, unsigned node);
 bool health_fit(const struct health *h, unsigned node); /* up, and not recovering: it votes */

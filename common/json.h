@@ -31,4 +31,23 @@ void json_bool(struct json *j, bool v);
 void json_field_key(struct json *j, const char *name, struct span key);
 bool json_is_utf8(struct span s);
 
+/*
+ * One member of an object that is read: a string, into value; NAME_base64, too, where `coded` says
+ * so. {.name = ...} at first; the memory of value is used again by the next json_read().
+ */
+struct json_member {
+    const char *name;
+    bool coded;
+    bool given;
+    struct buf value;
+};
+
+/*
+ * Reads one object whose values are no objects or arrays, from text that holds nothing else; fills
+ * those members that it has, and skips all others. -EBADMSG: it is no such object, or a member is
+ * no string, given twice or bad base64; -ENOMEM.
+ */
+int json_read(struct span text, struct json_member *members, unsigned n);
+void json_members_fini(struct json_member *members, unsigned n);
+
 #endif

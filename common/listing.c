@@ -177,6 +177,7 @@ static void on_key_settled(void *arg, struct read_result *res)
     struct item *item = arg;
     struct entry e;
 
+    item->list->res.followed &= res->err == 0 && res->followed;
     if (res->err == 0 && record_is_live(&res->rec.rec)) {
         entry_of_record(&e, buf_span(&item->bytes), &res->rec.rec);
         item_show(item, &e);
@@ -198,6 +199,7 @@ static void on_prefix_settled(void *arg, struct list_result *res)
     struct entry e;
     int err = res->err;
 
+    item->list->res.followed &= res->followed;
     if (err == 0 && res->n == 0) {
         item->state = ITEM_GONE;
     } else if (err == 0) {
@@ -230,7 +232,6 @@ static void list_settle_next(struct list_op *l)
 
             if (item->damaged) /* it may be healed in time; but the listing is to end well */
                 args.timeout_ms = (args.timeout_ms + 1) / 2;
-
             item->sub = client_read(l->op.c, &args, on_key_settled, item);
         }
         if (item->sub == NULL) {
@@ -576,6 +577,7 @@ static int list_page(struct list_op *l, struct round *r)
 {
     int err = 0;
 
+    l->res.followed &= round_followed(r);
     l->merging = true;
     op_wake_at(&l->op, UINT64_MAX);
     l->n_sources = 0;
@@ -693,6 +695,7 @@ struct op *client_list(struct client *c, const struct list_args *args, list_done
     l->ask = args->limit + 1;
     l->done = done;
     l->arg = arg;
+    l->res.followed = true;
     l->op.on_end = list_end;
     l->op.on_wake = list_wake;
     list_ask(l);

@@ -178,6 +178,8 @@ void round_explain(const struct round *r, struct err *why);
  * replica), else -EHOSTDOWN.
  */
 int round_verdict(const struct round *r);
+/* Was each node that answered followed by the feed from before it was asked (feed.h)? */
+bool round_followed(const struct round *r);
 /* Did a replica find the key damaged? */
 bool round_found_damage(const struct round *r);
 /*

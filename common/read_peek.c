@@ -77,6 +77,7 @@ static void on_children(void *arg, struct list_result *list)
         read_finish(rd, rd->ending);
         return;
     }
+    rd->res.followed &= list->followed;
     if (err == 0 && list->n > 0) {
         err = entry_next(&c, &e) == 1 ? read_set_child(rd, &e) : -EBADMSG;
     }

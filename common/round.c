@@ -354,6 +354,21 @@ void round_hedge_later(struct round *r)
     op_wake_at(r->op, round_next(r) < r->n ? round_hedge_us(r) : UINT64_MAX);
 }
 
+bool round_followed(const struct round *r)
+{
+    for (unsigned i = 0; i < r->n; i++) {
+        const struct leg *leg = &r->legs[i];
+        uint64_t since_us;
+
+        if (!leg->ended || leg->err != 0)
+            continue;
+        since_us = health_get(r->c->opts.health, leg->node).followed_us;
+        if (since_us == 0 || leg->sent_us < since_us)
+            return false;
+    }
+    return true;
+}
+
 /* --- telling why ------------------------------------------------------------------------------ */
 
 /* What a node said, where it is made for people; else what that comes to. */
