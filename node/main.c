@@ -37,6 +37,7 @@
  *     rocks.[ch]        RocksDB; value_file.[ch]: large values; flusher.[ch]: --fsync everysec
  *     wal_tail.[ch]     is its log damaged, or torn by a loss of power?
  *     reserve.[ch]      room for deletes on a full disk
+ *     placement.[ch]    by which ring its keys are here
  *     data_dir.[ch]     whose it is; set_aside.[ch]: damaged ones; boot_mark.[ch]: a power loss?
  *   watch.[ch]        probes the store
  *
@@ -70,6 +71,7 @@
 #include "node/listener.h"
 #include "node/notify.h"
 #include "node/options.h"
+#include "node/placement.h"
 #include "node/service.h"
 
 #define DRAIN_S 5u
@@ -89,8 +91,9 @@ struct node {
     struct listener *listener; /* until the server has taken it */
     struct service service;
     struct server *server;
-    bool distrusted; /* a power loss may have taken what its store acknowledged last */
-    bool damaged;    /* why it could not start: its store opens, and makes no sense */
+    struct buf placed_by; /* the ring of the store's data, where that is another one */
+    bool distrusted;      /* a power loss may have taken what its store acknowledged last */
+    bool damaged;         /* why it could not start: its store opens, and makes no sense */
 };
 
 /* --- start ------------------------------------------------------------------------------------ */
@@ -214,6 +217,24 @@ static int open_store(struct node *n, struct err *err)
     return r;
 }
 
+static int check_placement(struct node *n, struct err *err)
+{
+    struct err why;
+    int r = placement_check(n->service.store, n->cfg, &n->placed_by, err);
+
+    n->damaged = r == -EBADMSG && !n->opts.memory;
+    if (r != 0)
+        return r;
+    if (n->placed_by.len > 0) {
+        config_ring_compare(n->cfg, buf_span(&n->placed_by), &why);
+        log_event(LOG_LEVEL_ERROR, "ring-changed",
+                  "dir=%s reason=%s effect=\"all requests get 409\" remedy=\"start it with the "
+                  "cluster.json that its data was placed by\"",
+                  log_quote(n->data, strlen(n->data)), log_quote(why.msg, strlen(why.msg)));
+    }
+    return 0;
+}
+
 /* From the watch, in the midst of a request's errors: the main thread begins anew. */
 static void on_store_damage(void *arg)
 {
@@ -239,6 +260,7 @@ static int open_replica(struct node *n, struct err *err)
         .self = s->self,
         .cfg = n->cfg,
         .store = s->store,
+        .placed_by = buf_span(&n->placed_by),
         .clock = s->clock,
         .max_value_size = n->cfg->max_value_size,
         .distrusted = n->distrusted,
@@ -357,6 +379,8 @@ static int node_start(struct node *n, struct err *err)
         warn_about(n->cfg);
         r = open_store(n, err);
         if (r == 0)
+            r = check_placement(n, err);
+        if (r == 0)
             r = open_changes(&n->service, err);
         if (r == 0)
             r = open_replica(n, err);
@@ -396,6 +420,7 @@ static void node_stop(struct node *n)
     changes_free(s->changes);
     metrics_free(s->metrics);
     config_free(n->cfg);
+    buf_fini(&n->placed_by);
     free(n->host);
 }
 

@@ -208,6 +208,8 @@ void replica_answer_error(struct replica_request *rq, struct reply *out)
 
     if (rq->err == -EREMCHG && cfg != NULL)
         config_owners_json(cfg, rq->m.key, &json);
+    else if (rq->err == -EBADE && rq->m.ring == ring_fingerprint(rq->r->opts.ring))
+        buf_add_span(&json, rq->r->opts.placed_by);
     else if (rq->err == -EBADE && cfg != NULL)
         config_ring_json(cfg, &json);
     if (json.err == 0 && json.len > 0)
@@ -243,37 +245,23 @@ out:
     return err;
 }
 
-/* The store only estimates their number; that a recovering one has none must be certain. */
-static int any_keys(struct store *s, bool *out)
-{
-    struct store_iter *it;
-    int err = s->ops->iter_new(s, &it);
-
-    if (err < 0)
-        return err;
-    s->ops->iter_seek(it, (struct span){0});
-    err = s->ops->iter_err(it);
-    *out = s->ops->iter_valid(it);
-    s->ops->iter_free(it);
-    return err;
-}
-
 static int hello_stats(struct replica *r, struct answer *a)
 {
     struct store *s = r->opts.store;
     struct store_stats stats;
-    bool any = true;
+    bool empty = false;
     int err = s->ops->stats(s, &stats);
 
+    /* The store only estimates their number; that a recovering one has none must be certain. */
     if (err == 0 && replica_recovering(r))
-        err = any_keys(s, &any);
+        err = store_is_empty(s, &empty);
     if (err < 0)
         return err;
     a->disk_free = stats.disk_free;
     a->disk_total = stats.disk_total;
     a->n_keys = stats.n_keys;
     if (replica_recovering(r))
-        a->n_keys = !any ? 0 : stats.n_keys > 0 ? stats.n_keys : 1;
+        a->n_keys = empty ? 0 : stats.n_keys > 0 ? stats.n_keys : 1;
     return 0;
 }
 
@@ -371,6 +359,8 @@ int replica_peek(struct replica *r, struct span key, struct record_copy *rec, st
     struct value v = {0};
     int err = key_check(key);
 
+    if (err == 0 && r->opts.placed_by.len > 0)
+        err = -EBADE;
     if (err == 0 && !ring_is_replica(r->opts.ring, key, r->opts.self))
         err = -EREMCHG;
     if (err == 0 && replica_recovering(r))

@@ -25,6 +25,11 @@ struct replica_opts {
     unsigned self;            /* index of this node */
     const struct config *cfg; /* for the addresses in the text of a 421; may be NULL (tests) */
     struct store *store;
+    /*
+     * The JSON of the ring that the store's data was placed by, where that is another one
+     * (placement.h): every request is answered as from a node of another ring. Empty: it is this.
+     */
+    struct span placed_by;
     struct clock *clock;
     struct changes *changes; /* is told of all that is stored; NULL: nobody cares */
     uint64_t seed;           /* makes the incarnation of a new store */
@@ -169,7 +174,8 @@ void replica_abort(struct replica_request *rq);
 
 /*
  * This node's own copy, for GET /replica/{key} (people, tests): 0 with rec.version none where it
- * has none; -EREMCHG, -EBADMSG, -EAGAIN (recovering: what it has says nothing), ...
+ * has none; -EREMCHG, -EBADE (its data is of another ring), -EBADMSG, -EAGAIN (recovering: what it
+ * has says nothing), ...
  */
 int replica_peek(struct replica *r, struct span key, struct record_copy *rec, struct value *value);
 

@@ -98,6 +98,8 @@ static int check_head(struct replica_request *rq)
         return request_fail(
             rq, -EBADE, "another ring: the request's is %016" PRIx64 ", this node's %016" PRIx64,
             m->ring, ring_fingerprint(opts->ring));
+    if (opts->placed_by.len > 0)
+        return request_fail(rq, -EBADE, "this node's data was placed by another ring");
     if (request_check_late(rq) < 0)
         return rq->err;
     /* A peek asks all nodes what is below the key; of the key itself, others know nothing. */

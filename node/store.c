@@ -26,3 +26,18 @@ int store_write_all(int fd, struct span bytes)
     }
     return 0;
 }
+
+int store_is_empty(struct store *s, bool *out)
+{
+    struct store_iter *it;
+    int err = s->ops->iter_new(s, &it);
+
+    if (err < 0)
+        return err;
+    s->ops->iter_seek(it, (struct span){0});
+    err = s->ops->iter_err(it);
+    if (err == 0)
+        *out = !s->ops->iter_valid(it);
+    s->ops->iter_free(it);
+    return err;
+}

@@ -122,6 +122,8 @@ int store_rocksdb_condemn(const char *dir, const char *why, struct err *err);
 int store_memory_open(struct store **out);
 
 void store_item_fini(struct store_item *item);
+/* Is there no key at all, tombstones included? Looks, where stats() estimates. Blocks. */
+int store_is_empty(struct store *s, bool *out);
 /* Writes all of it. 0 or -errno. */
 int store_write_all(int fd, struct span bytes);
 

@@ -116,10 +116,43 @@ def changed_under_a_mount(t, c, m):
         eq(sorted(os.listdir(m.path)), ["f", "g"])
 
 
+def changed_everywhere(t, c):
+    with t.claim("all nodes restarted with the same other ring serve nobody: their data says which ring placed it"):
+        for fields, sentence in OTHERS[:3]:
+            c.stop()
+            c.start(extra=["--config", str(other_config(c, fields))], wait=False)
+            for i in (1, 2, 3):
+                c.wait_ready(i)
+            for i in (1, 2, 3):
+                for method, path in (("GET", "/kv/f"), ("PUT", "/kv/f"), ("GET", "/kv"), ("GET", "/replica/f")):
+                    a = c.http(method, path, b"new" if method == "PUT" else None, node=i)
+                    eq(a.status, 409, f"{method} {path} of {a}")
+                assert re.search(f'ring-changed .*reason="another ring: {re.escape(sentence)}"', c.log(i)), c.log(i)[-500:]
+            got, text, _ = start(c, fields, [KVFS, "CONFIG", str(c.dir / "mnt")])
+            eq(got, 32, text)
+            assert f"another ring: {sentence}" in text, text
+    with t.claim("and with the right file again they have what they had"):
+        c.stop()
+        c.start()
+        eq(c.http("GET", "/kv/f").body, b"two of three")
+
+
+def first_start(t):
+    with t.claim("a new node whose first cluster.json was wrong takes the right one"), \
+            Cluster(base_port=BASE + 4, start=False) as c:
+        c.start(3, extra=["--config", str(other_config(c, {"virtual_nodes": 50}))], wait=False)
+        wait_until(lambda: " listening " in c.log(3), 10, "it listens")
+        c.stop(3)
+        c.start()
+        assert c.http("PUT", "/kv/f", b"x", node=3).status in (200, 201)
+
+
 with Claims() as t, Cluster(base_port=BASE) as c:
     refused(t, c)
     m = minority(t, c)
     changed_under_a_mount(t, c, m)
+    changed_everywhere(t, c)
+    first_start(t)
     with t.claim("everything ends with 0"):
         eq(m.stop(), 0)
         eq(c.stop(), [0, 0, 0])
