@@ -459,13 +459,26 @@ int rocks_sync(struct rocks *r)
     return err;
 }
 
-/* The deletes in memory become a table, and that one is picked for rewriting. */
-void rocks_give_back(struct rocks *r, enum rocks_family family)
+/*
+ * The deletes in memory become a table, and that one is picked for rewriting.
+ *
+ * With an earlier table still to be written the library would wait until that is done, whatever
+ * the options say: on a full disk for ever.
+ */
+bool rocks_give_back(struct rocks *r, enum rocks_family family)
 {
-    rocksdb_flushoptions_t *o = rocksdb_flushoptions_create();
+    rocksdb_flushoptions_t *o;
     char *text = NULL;
+    uint64_t n_waiting;
 
+    if (rocksdb_property_int_cf(r->db, r->families[family], "rocksdb.num-immutable-mem-table",
+                                &n_waiting) != 0 ||
+        n_waiting > 0)
+        return false;
+    o = rocksdb_flushoptions_create();
+    rocksdb_flushoptions_set_wait(o, 0);
     rocksdb_flush_cf(r->db, o, r->families[family], &text);
     rocksdb_flushoptions_destroy(o);
     (void)take_error(r, text); /* logged; the next write tells what it means */
+    return true;
 }

@@ -67,9 +67,9 @@ int rocks_sync(struct rocks *r);
 
 /*
  * Space that deleted values took comes back only when tables are rewritten: gets the library to
- * begin. Blocks on the disk.
+ * begin, and does not wait for it. False: not now, for an earlier table is still on its way.
  */
-void rocks_give_back(struct rocks *r, enum rocks_family family);
+bool rocks_give_back(struct rocks *r, enum rocks_family family);
 /* 0, or -EBADMSG for good once damage was found: `why` is the first that was. Any thread. */
 int rocks_damage(struct rocks *r, struct err *why);
 

@@ -393,8 +393,9 @@ static int disk_probe(struct store *base)
     struct disk *s = disk_of(base);
 
     reserve_tend(s->reserve);
-    if (reserve_is_full(s->reserve) && atomic_exchange(&s->has_waste, false))
-        rocks_give_back(s->rocks, ROCKS_DATA);
+    if (reserve_is_full(s->reserve) && atomic_exchange(&s->has_waste, false) &&
+        !rocks_give_back(s->rocks, ROCKS_DATA))
+        atomic_store(&s->has_waste, true);
     return disk_state_put(base, "probe", span_str("ok"));
 }
 
