@@ -22,6 +22,9 @@
 /* bytes of a listing's entries from which on it ends: a page of long keys has fewer */
 #define LIST_LEN_MAX (4u << 20)
 #define FILE_NAME_LEN_MAX 255u /* NAME_MAX of the mount */
+/* bytes of one open file, and of all, that are kept in memory; more goes to temporary files */
+#define CONTENT_MEMORY_MAX (8u << 20)
+#define CONTENTS_MEMORY_MAX (256u << 20)
 
 #define TIMEOUT_DEFAULT_MS 5000u
 #define RECORD_LEN_MAX (ATTRS_LEN_MAX + 4096u + 8u * (uint32_t)(VALUE_SIZE_LIMIT / CHUNK_SIZE))
@@ -29,6 +32,8 @@
 
 _Static_assert(CHUNK_SIZE % 4096 == 0, "a chunk is whole pages");
 _Static_assert(INLINE_VALUE_MAX <= CHUNK_SIZE, "an inline value has one checksum");
+_Static_assert(CONTENT_MEMORY_MAX % CHUNK_SIZE == 0 && CONTENT_MEMORY_MAX < CONTENTS_MEMORY_MAX,
+               "many open files fit in memory");
 _Static_assert(VALUE_SIZE_DEFAULT_MAX <= VALUE_SIZE_LIMIT, "the default is allowed");
 _Static_assert(ATTR_VALUE_LEN_MAX < ATTRS_LEN_MAX, "one attribute of the largest size fits");
 

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "fs/content.h"
 #include "fs/follow.h"
 #include "fs/fs.h"
 #include "fs/inode.h"
@@ -17,6 +18,7 @@ struct fs {
     struct listings *listings;
     struct attr_defaults defaults;
     uint64_t max_value_size;
+    struct content_pool pool;  /* the memory of open files */
     pthread_mutex_t root_lock; /* root */
     struct meta root;          /* the root has no key: its attributes live as long as the mount */
     pthread_mutex_t open_lock; /* of the lists of what is open, to be closed at the end */

@@ -1,6 +1,6 @@
 /*
- * file.c - an open file: its view, brought up to date, written and cut. file_read.c reads it,
- * file_store.c stores it.
+ * file.c - an open file: its life, and its view brought up to date. file_load.c fetches it,
+ * file_read.c reads it, file_write.c changes it, file_store.c stores it.
  */
 #include "fs/file.h"
 
@@ -21,14 +21,14 @@ static void file_free(struct file *f)
 {
     file_drop_window_locked(f);
     content_fini(&f->base);
-    buf_fini(&f->tail);
+    content_fini(&f->tail);
     value_fini(&f->unsure);
     pthread_cond_destroy(&f->changed);
     pthread_mutex_destroy(&f->lock);
     free(f);
 }
 
-static struct file *file_new(void)
+static struct file *file_new(struct fs *fs)
 {
     struct file *f = calloc(1, sizeof(*f));
     pthread_condattr_t attr;
@@ -36,6 +36,7 @@ static struct file *file_new(void)
     if (f == NULL)
         return NULL;
     list_init(&f->link);
+    f->base.pool = f->tail.pool = &fs->pool;
     pthread_mutex_init(&f->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -50,7 +51,7 @@ int file_get(struct fs *fs, struct inode *in, struct file **out)
     struct file *fresh;
 
     if (f == NULL) {
-        fresh = file_new();
+        fresh = file_new(fs);
         if (fresh == NULL)
             return -ENOMEM;
         f = inode_attach(fs->inodes, in, fresh);
@@ -71,12 +72,12 @@ void file_put(struct fs *fs, struct file *f)
 
 uint64_t file_size_locked(const struct file *f)
 {
-    return (f->loaded ? content_size(&f->base) : f->base_size) + f->tail.len;
+    return (f->loaded ? content_size(&f->base) : f->base_size) + content_size(&f->tail);
 }
 
 bool file_is_dirty_locked(const struct file *f)
 {
-    return f->whole || f->pending || f->tail.len > 0;
+    return f->whole || f->pending || content_size(&f->tail) > 0;
 }
 
 void file_drop_window_locked(struct file *f)
@@ -122,7 +123,7 @@ bool file_only_emptied(struct file *f)
     bool emptied;
 
     pthread_mutex_lock(&f->lock);
-    emptied = f->emptied && file_is_dirty_locked(f) && f->tail.len == 0;
+    emptied = f->emptied && file_is_dirty_locked(f) && content_size(&f->tail) == 0;
     pthread_mutex_unlock(&f->lock);
     return emptied;
 }
@@ -193,18 +194,6 @@ void file_set_meta(struct file *f, const struct attr_change *ch, const struct me
     pthread_mutex_unlock(&f->lock);
 }
 
-static void changed_locked(struct fs *fs, const struct caller *who, struct file *f)
-{
-    inode_drop_seen(fs->inodes, f->inode);
-    follow_mix_pages(fs->follow, f->inode);
-    f->gen++;
-    f->meta.mtime_ns = f->meta.ctime_ns = attr_now_ns();
-    if (!caller_keeps_privileges(who)) {
-        f->meta.mode = attr_drop_privileges(f->meta.mode);
-        f->unprivileged = true;
-    }
-}
-
 /* --- exclusive work --------------------------------------------------------------------------- */
 
 void file_wait_step_locked(struct file *f)
@@ -259,25 +248,6 @@ void file_moved_held(struct file *f)
 
 /* --- bringing the view up to date ------------------------------------------------------------- */
 
-/* Takes a value, or its beginning, over as the base. */
-static void set_base_locked(struct fs *fs, struct file *f, struct ballot version, uint64_t size,
-                            struct value *v)
-{
-    if (ballot_cmp(version, follow_pages(fs->follow, f->inode).version) != 0)
-        follow_mix_pages(fs->follow, f->inode);
-    file_drop_window_locked(f);
-    f->version = version;
-    f->base_size = size;
-    f->loaded = size == v->len;
-    content_set(&f->base, f->loaded ? *v : (struct value){0});
-    f->clock = 0;
-    if (!f->loaded && !f->window[0].coming && v->len > 0)
-        f->window[0] = (struct chunk){.index = 0, .used = 1, .v = *v};
-    else if (!f->loaded)
-        value_fini(v);
-    *v = (struct value){0};
-}
-
 /* What the cluster said counts, unless this mount changed the file meanwhile, or knows newer. */
 static void install(struct fs *fs, struct file *f, uint64_t gen, const struct meta *m,
                     struct ballot version, struct value *v, bool have_value)
@@ -286,7 +256,7 @@ static void install(struct fs *fs, struct file *f, uint64_t gen, const struct me
     if (f->gen == gen && !file_is_dirty_locked(f) &&
         (!f->known || ballot_cmp(version, f->version) >= 0)) {
         if (!f->known || have_value || ballot_cmp(version, f->version) != 0)
-            set_base_locked(fs, f, version, m->size, v);
+            file_set_base_locked(fs, f, version, m->size, v);
         f->meta = *m;
         f->known = true;
     }
@@ -378,81 +348,7 @@ static int refresh(struct fs *fs, struct caller *who, struct file *f, bool want)
     return err;
 }
 
-/* Fetches the whole base. busy is ours; the lock is held, but not while waiting. */
-static int fetch_base_locked(struct fs *fs, struct caller *who, struct file *f)
-{
-    struct read_result res = {0};
-    /* Who has read a part of one version must not get the rest of another. */
-    struct read_args args = {
-        .want_value = true, .length = READ_ALL, .pin = f->clock > 0 ? f->version : BALLOT_NONE};
-    struct buf key = {0};
-    int err;
-
-    pthread_mutex_unlock(&f->lock);
-    err = inode_last_key(fs->inodes, f->inode, &key);
-    args.key = buf_span(&key);
-    if (err == 0)
-        err = core_read(fs, who, &args, &res);
-    buf_fini(&key);
-    pthread_mutex_lock(&f->lock);
-    if (err == 0 && !f->loaded) { /* it may have been cut to nothing meanwhile */
-        bool live = record_is_live(&res.rec.rec);
-
-        if (live)
-            set_base_locked(fs, f, res.rec.rec.version, res.rec.rec.size, &res.value);
-        else if (f->tail.len >
-                 0) /* deleted elsewhere while we append: what we wrote starts it anew */
-            set_base_locked(fs, f, BALLOT_NONE, 0, &res.value);
-        else
-            err = -ESTALE;
-    }
-    read_result_fini(&res);
-    return err;
-}
-
-int file_load_locked(struct fs *fs, struct caller *who, struct file *f)
-{
-    int err = 0;
-
-    while (err == 0 && !f->loaded) {
-        err = file_wait_idle_locked(who, f);
-        if (err < 0 || f->loaded)
-            break;
-        f->busy = true;
-        err = fetch_base_locked(fs, who, f);
-        f->busy = false;
-        pthread_cond_broadcast(&f->changed);
-    }
-    return err;
-}
-
-int file_load_held(struct fs *fs, struct caller *who, struct file *f)
-{
-    int err = 0;
-
-    pthread_mutex_lock(&f->lock);
-    if (f->known && !f->loaded)
-        err = fetch_base_locked(fs, who, f);
-    pthread_mutex_unlock(&f->lock);
-    return err;
-}
-
 /* --- opening ---------------------------------------------------------------------------------- */
-
-static void empty_locked(struct fs *fs, const struct caller *who, struct file *f)
-{
-    bool clean = !file_is_dirty_locked(f);
-
-    file_drop_window_locked(f);
-    content_set(&f->base, (struct value){0});
-    f->loaded = true;
-    buf_clear(&f->tail);
-    value_fini(&f->unsure);
-    f->emptied = clean || f->emptied;
-    f->whole = true;
-    f->edits = false;
-    changed_locked(fs, who, f);
-}
 
 static bool must_refresh(struct fs *fs, struct file *f, bool truncate)
 {
@@ -521,7 +417,7 @@ int file_open(struct fs *fs, struct caller *who, struct file *f, const struct op
     pthread_mutex_lock(&f->lock);
     f->n_open++;
     if (truncate)
-        empty_locked(fs, who, f);
+        file_empty_locked(fs, who, f);
     tell_opener_locked(fs, who, f);
     pthread_mutex_unlock(&f->lock);
     return 0;
@@ -534,7 +430,7 @@ void file_open_new(struct fs *fs, const struct caller *who, struct file *f, cons
     f->n_open++;
     if (!f->known || !file_is_dirty_locked(f)) {
         file_drop_window_locked(f);
-        content_set(&f->base, (struct value){0});
+        content_fini(&f->base);
         f->known = f->loaded = f->fresh = f->emptied = true;
         f->meta = *m;
         f->asked.set = 0;
@@ -544,7 +440,7 @@ void file_open_new(struct fs *fs, const struct caller *who, struct file *f, cons
         f->gen++;
         follow_mix_pages(fs->follow, f->inode);
     } else if (mode->truncate) {
-        empty_locked(fs, who, f);
+        file_empty_locked(fs, who, f);
     }
     pthread_mutex_unlock(&f->lock);
 }
@@ -559,8 +455,8 @@ static void discard(struct fs *fs, struct file *f, int why)
     lost = f->n_open == 0 && file_is_dirty_locked(f);
     if (lost) {
         f->whole = f->pending = f->known = f->loaded = false;
-        buf_clear(&f->tail);
-        content_set(&f->base, (struct value){0});
+        content_fini(&f->tail);
+        content_fini(&f->base);
         f->gen++;
         follow_mix_pages(fs->follow, f->inode);
     }
@@ -590,86 +486,5 @@ int file_close(struct fs *fs, struct caller *who, struct file *f)
         err = file_store(fs, who, f);
     if (err < 0)
         discard(fs, f, err);
-    return err;
-}
-
-/* --- writing ---------------------------------------------------------------------------------- */
-
-/* Loads the base and puts the tail behind it: the view as one piece, to be changed anywhere. */
-static int unfold_locked(struct fs *fs, struct caller *who, struct file *f)
-{
-    int err = file_load_locked(fs, who, f);
-
-    if (err == 0 && !f->whole)
-        f->edits = !f->pending && !ballot_is_none(f->version);
-    if (err == 0 && f->tail.len > 0) {
-        err = content_write(&f->base, content_size(&f->base), buf_span(&f->tail));
-        if (err == 0) {
-            buf_clear(&f->tail);
-            value_fini(&f->unsure);
-            f->whole = true; /* no longer an append */
-        }
-    }
-    return err;
-}
-
-static int append_locked(struct file *f, struct span data)
-{
-    if (f->whole)
-        return content_write(&f->base, content_size(&f->base), data);
-    buf_add_span(&f->tail, data);
-    if (f->tail.err == 0)
-        return 0;
-    f->tail.err = 0; /* what was there before still is */
-    return -ENOMEM;
-}
-
-int file_write(struct fs *fs, struct caller *who, struct file *f, uint64_t off, struct span data,
-               bool append)
-{
-    int err = 0;
-
-    pthread_mutex_lock(&f->lock);
-    if (append)
-        off = file_size_locked(f);
-    if (off > fs->max_value_size || data.len > fs->max_value_size - off) {
-        err = -EFBIG;
-    } else if (append) {
-        err = append_locked(f, data);
-    } else {
-        err = unfold_locked(fs, who, f);
-        if (err == 0)
-            err = content_write(&f->base, off, data);
-        if (err == 0)
-            f->whole = true;
-    }
-    if (err == 0 && data.len > 0) {
-        f->emptied = false;
-        changed_locked(fs, who, f);
-    }
-    pthread_mutex_unlock(&f->lock);
-    return err;
-}
-
-int file_truncate(struct fs *fs, struct caller *who, struct file *f, uint64_t size)
-{
-    int err = 0;
-
-    pthread_mutex_lock(&f->lock);
-    if (size > fs->max_value_size) {
-        err = -EFBIG;
-    } else if (size == 0) {
-        empty_locked(fs, who, f);
-    } else {
-        err = unfold_locked(fs, who, f);
-        if (err == 0)
-            err = content_truncate(&f->base, size);
-        if (err == 0) {
-            f->whole = true;
-            f->emptied = false;
-            changed_locked(fs, who, f);
-        }
-    }
-    pthread_mutex_unlock(&f->lock);
     return err;
 }

@@ -2,9 +2,10 @@
  * file.h - an open file: one per inode, shared by all its handles, so that they share one view.
  *
  * What is in it: the *base*, the value of `version` in the cluster, either loaded whole (small
- * files, and whatever is written to) or read through a window of chunks pinned to that version
- * (large files that are only read); and the *tail*, what O_APPEND handles wrote since the last
- * store. It stands behind the base, wherever that ends in the cluster by then.
+ * files, and whatever is written to; what is large then lies in a temporary file) or read through a
+ * window of chunks pinned to that version (large files that are only read); and the *tail*, what
+ * O_APPEND handles wrote since the last store. It stands behind the base, wherever that ends in
+ * the cluster by then.
  *
  * What is dirty: `whole`, the base was changed here and replaces the stored value; else a non-empty
  * tail, which is appended; else `pending`, created and never stored. With both a changed base and
@@ -19,7 +20,8 @@
  * of, so what came later stays dirty.
  *
  * Storing, loading whole, moving and unlinking are *exclusive*: one at a time per file, by the busy
- * flag, while the lock stays free. Reads, writes to what is loaded, and getattr do not wait.
+ * flag, while the lock stays free. Reads, writes to what is loaded, and getattr do not wait; but
+ * writes to what is being stored out of a temporary file do.
  */
 #ifndef KVFS_FS_FILE_H
 #define KVFS_FS_FILE_H
@@ -59,7 +61,7 @@ struct file {
     uint64_t base_size;    /* while not loaded */
     bool loaded;
     struct content base; /* while loaded */
-    struct buf tail;
+    struct content tail;
     struct chunk window[WINDOW_CHUNKS]; /* while not loaded */
     uint64_t clock;
     struct meta meta; /* size: see file_size_locked() */
@@ -104,7 +106,14 @@ int file_read(struct fs *fs, struct caller *who, struct file *f, uint64_t off, s
 /* append: at the end, wherever that is by the time of the store. */
 int file_write(struct fs *fs, struct caller *who, struct file *f, uint64_t off, struct span data,
                bool append);
+/* These three: 0, -EFBIG, or why the view cannot be changed. */
 int file_truncate(struct fs *fs, struct caller *who, struct file *f, uint64_t size);
+/* At least so long from now on. */
+int file_extend(struct fs *fs, struct caller *who, struct file *f, uint64_t size);
+/* Zeros where there is something; the size stays. */
+int file_punch(struct fs *fs, struct caller *who, struct file *f, uint64_t off, uint64_t len);
+/* As lseek(2) with SEEK_DATA or SEEK_HOLE: 0, -ENXIO. What is not loaded is data. */
+int file_seek(struct file *f, uint64_t off, bool hole, uint64_t *out);
 /* Stores what is dirty: after 0 a quorum has it. (file_store.c) */
 int file_store(struct fs *fs, struct caller *who, struct file *f);
 /* Is it dirty only by having been created or emptied? Then a close that is not the last need not
@@ -137,7 +146,7 @@ int file_load_held(struct fs *fs, struct caller *who, struct file *f);
  * next open. */
 void file_moved_held(struct file *f);
 
-/* --- between file.c, file_read.c and file_store.c; f->lock is held --- */
+/* --- between file.c and the other file_*.c; f->lock is held --- */
 uint64_t file_size_locked(const struct file *f);
 bool file_is_dirty_locked(const struct file *f);
 void file_drop_window_locked(struct file *f);
@@ -145,6 +154,11 @@ void file_drop_window_locked(struct file *f);
 int file_wait_idle_locked(struct caller *who, struct file *f);
 /* Waits for a change of f, a short while: a caller who is told to stop must notice. */
 void file_wait_step_locked(struct file *f);
+/* Takes a value of that size, or its beginning, over as the base; empties *v. */
+void file_set_base_locked(struct fs *fs, struct file *f, struct ballot version, uint64_t size,
+                          struct value *v);
+/* Cuts it to nothing. */
+void file_empty_locked(struct fs *fs, const struct caller *who, struct file *f);
 /* Fetches the whole base if need be: after 0 it is loaded. The lock is not held while waiting. */
 int file_load_locked(struct fs *fs, struct caller *who, struct file *f);
 

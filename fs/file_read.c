@@ -119,17 +119,45 @@ static int read_window_locked(struct fs *fs, struct caller *who, struct file *f,
     return err;
 }
 
-static void copy_loaded_locked(const struct file *f, uint64_t off, size_t len, uint8_t *to)
+/* Copies what lies in the content from off on; *done as above. */
+static int copy_locked(const struct content *c, uint64_t off, size_t len, uint8_t *to, size_t *done)
 {
-    size_t base = content_size(&f->base);
-    size_t n = 0;
+    struct value part;
+    int err = content_read(c, off, len, &part);
 
-    if (off < base) {
-        n = base - off < len ? base - off : len;
-        memcpy(to, f->base.v.data + off, n);
-    }
-    if (n < len)
-        memcpy(to + n, f->tail.data + (off + n - base), len - n);
+    if (err < 0)
+        return err;
+    memcpy(to, part.data, part.len);
+    *done += part.len;
+    value_fini(&part);
+    return 0;
+}
+
+/* Reads from base and tail; *done < len after 0: things have moved, and it is to be done again. */
+static int read_parts_locked(struct fs *fs, struct caller *who, struct file *f, uint64_t off,
+                             size_t len, uint8_t *to, size_t *done)
+{
+    uint64_t base = f->loaded ? content_size(&f->base) : f->base_size;
+    size_t n = off >= base ? 0 : base - off < len ? (size_t)(base - off) : len;
+    int err = 0;
+
+    *done = 0;
+    if (n > 0 && f->loaded)
+        err = copy_locked(&f->base, off, n, to, done);
+    else if (n > 0)
+        err = read_window_locked(fs, who, f, off, n, to, done);
+    if (err == 0 && *done == n && n < len)
+        err = copy_locked(&f->tail, off + n - base, len - n, to + n, done);
+    return err;
+}
+
+/* A small base is loaded once there is something behind it: whoever else appends meanwhile, it can
+ * still be read. */
+static int unify_locked(struct fs *fs, struct caller *who, struct file *f)
+{
+    if (f->loaded || content_size(&f->tail) == 0 || f->base_size > fs->pool.each_max)
+        return 0;
+    return file_load_locked(fs, who, f);
 }
 
 int file_read(struct fs *fs, struct caller *who, struct file *f, uint64_t off, size_t len,
@@ -140,32 +168,22 @@ int file_read(struct fs *fs, struct caller *who, struct file *f, uint64_t off, s
     int err = 0;
 
     pthread_mutex_lock(&f->lock);
-    while (err == 0) {
-        uint64_t size = file_size_locked(f);
+    do {
+        uint64_t size;
 
-        n = off >= size ? 0 : size - off < len ? size - off : len;
-        if (n == 0)
+        err = unify_locked(fs, who, f);
+        size = file_size_locked(f);
+        n = off >= size ? 0 : size - off < len ? (size_t)(size - off) : len;
+        if (err < 0 || n == 0)
             break;
         if (f->loaded && off + n <= content_size(&f->base)) {
-            *out = value_slice(f->base.v, off, n);
+            err = content_read(&f->base, off, n, out);
             goto out;
         }
         if (b == NULL)
             b = blob_new(len);
-        if (b == NULL) {
-            err = -ENOMEM;
-        } else if (f->loaded) {
-            copy_loaded_locked(f, off, n, b->data);
-            break;
-        } else if (f->tail.len > 0) {
-            err = file_load_locked(fs, who, f);
-        } else {
-            done = 0; /* from the start again when the version has moved */
-            err = read_window_locked(fs, who, f, off, n, b->data, &done);
-            if (done == n)
-                break;
-        }
-    }
+        err = b == NULL ? -ENOMEM : read_parts_locked(fs, who, f, off, n, b->data, &done);
+    } while (err == 0 && done < n);
     if (err == 0 && n > 0) {
         *out = (struct value){.blob = b, .data = b->data, .len = n};
         b = NULL;
@@ -175,5 +193,29 @@ int file_read(struct fs *fs, struct caller *who, struct file *f, uint64_t off, s
 out:
     pthread_mutex_unlock(&f->lock);
     blob_unref(b);
+    return err;
+}
+
+int file_seek(struct file *f, uint64_t off, bool hole, uint64_t *out)
+{
+    uint64_t base, size;
+    int err = -ENXIO;
+
+    pthread_mutex_lock(&f->lock);
+    base = f->loaded ? content_size(&f->base) : f->base_size;
+    size = file_size_locked(f);
+    if (off < base && f->loaded)
+        err = content_seek(&f->base, off, hole, out);
+    else if (off < size) {
+        *out = hole ? size : off;
+        err = 0;
+    }
+    if (err == 0 && hole && *out == base)
+        *out = size; /* the tail is data */
+    if (err == -ENXIO && off < base && base < size) {
+        *out = base; /* the first byte behind a hole at the end of the base */
+        err = 0;
+    }
+    pthread_mutex_unlock(&f->lock);
     return err;
 }

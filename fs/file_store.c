@@ -154,25 +154,18 @@ static int snapshot_locked(struct fs *fs, struct file *f, struct snapshot *s)
     if (f->whole) {
         s->kind = STORE_WHOLE;
         s->edits = f->edits;
-        s->data = value_ref(f->base.v);
-        s->size_hint = s->data.len;
-        return 0;
+        s->size_hint = content_size(&f->base);
+        return content_lend(&f->base, &s->data);
     }
-    if (f->tail.len > 0) {
+    if (content_size(&f->tail) > 0) {
         s->kind = STORE_APPEND;
         s->size_hint = file_size_locked(f);
         s->unsure = value_ref(f->unsure);
         s->unsure_tail = f->unsure_tail;
-        return value_copy(buf_span(&f->tail), &s->data);
+        return content_lend(&f->tail, &s->data);
     }
     s->kind = STORE_CREATE;
     return 0;
-}
-
-static void forget_tail_locked(struct file *f, size_t n)
-{
-    memmove(f->tail.data, f->tail.data + n, f->tail.len - n);
-    f->tail.len -= n;
 }
 
 /* The cluster has the snapshot: what was not changed meanwhile is clean. */
@@ -187,7 +180,7 @@ static void stored_locked(struct fs *fs, struct file *f, struct snapshot *s,
     f->asked.set = 0;
     if (s->kind == STORE_APPEND &&
         !f->whole) { /* else the tail was unfolded into the view, which counts */
-        forget_tail_locked(f, s->data.len);
+        content_drop_front(&f->tail, s->data.len);
         value_fini(&f->unsure);
         file_drop_window_locked(f);
         f->clock = 0;
@@ -246,9 +239,8 @@ static void keep_to_ourselves_locked(struct file *f)
 {
     f->saved_gen = f->gen;
     f->whole = f->pending = f->emptied = false;
-    if (f->tail.len > 0 && f->loaded &&
-        content_write(&f->base, content_size(&f->base), buf_span(&f->tail)) == 0)
-        buf_clear(&f->tail);
+    if (f->loaded && content_append(&f->base, &f->tail) == 0)
+        content_fini(&f->tail);
 }
 
 static void job_free(struct store_job *j)

@@ -43,6 +43,8 @@ int fs_new(const struct fs_opts *opts, struct fs **out)
     fs->cluster = opts->cluster;
     fs->defaults = opts->defaults;
     fs->max_value_size = cluster_config(opts->cluster)->max_value_size;
+    fs->pool.each_max = CONTENT_MEMORY_MAX;
+    fs->pool.total_max = CONTENTS_MEMORY_MAX;
     pthread_mutex_init(&fs->root_lock, NULL);
     pthread_mutex_init(&fs->open_lock, NULL);
     list_init(&fs->open_files);
@@ -547,7 +549,7 @@ static int truncate_stored(struct fs *fs, struct caller *who, struct inode *in, 
         .edit = size_edit, .ctx = &e, .want_value = size > 0, .size_hint = size};
     struct write_result res = {0};
     struct buf key = {0};
-    int err = size > fs->max_value_size ? -EFBIG : inode_key(fs->inodes, in, &key);
+    int err = inode_key(fs->inodes, in, &key);
 
     args.key = buf_span(&key);
     if (err == 0)
@@ -556,6 +558,29 @@ static int truncate_stored(struct fs *fs, struct caller *who, struct inode *in, 
         *out = meta_of_record(&fs->defaults, &res.rec.rec, false);
     write_result_fini(&res);
     buf_fini(&key);
+    return err;
+}
+
+/* The same of one that gets too large for memory: as a program would that opened it. */
+static int truncate_large(struct fs *fs, struct caller *who, struct inode *in, uint64_t size,
+                          struct meta *out)
+{
+    struct file *f;
+    int closed, err = file_get(fs, in, &f);
+
+    if (err < 0)
+        return err;
+    err = file_open(fs, who, f, &(struct open_mode){.write = true});
+    if (err == 0) {
+        err = file_truncate(fs, who, f, size);
+        if (err == 0)
+            err = file_store(fs, who, f);
+        if (err == 0)
+            file_meta(f, out);
+        closed = file_close(fs, who, f);
+        err = err < 0 ? err : closed;
+    }
+    file_put(fs, f);
     return err;
 }
 
@@ -569,7 +594,11 @@ static int change_size(struct fs *fs, struct caller *who, struct inode *in, stru
 
     if (in->kind != INODE_FILE)
         return -EISDIR;
+    if (size > fs->max_value_size)
+        return -EFBIG;
     f = inode_file(fs->inodes, in);
+    if (f == NULL && size > fs->pool.each_max)
+        return truncate_large(fs, who, in, size, out);
     if (f == NULL)
         return truncate_stored(fs, who, in, size, out);
     err = file_truncate(fs, who, f, size);

@@ -95,8 +95,14 @@ int fs_read(struct fs *fs, struct caller *who, struct handle *h, uint64_t off, s
  * opened for appending. */
 int fs_write(struct fs *fs, struct caller *who, struct handle *h, uint64_t off, struct span data,
              bool writeback);
+/* mode: fallocate(2)'s; -EOPNOTSUPP for what is more than sizes, zeros and holes. */
 int fs_fallocate(struct fs *fs, struct caller *who, struct handle *h, int mode, uint64_t off,
                  uint64_t len);
+/* lseek(2) with SEEK_DATA, or SEEK_HOLE. */
+int fs_lseek(struct handle *h, uint64_t off, bool hole, uint64_t *out);
+/* copy_file_range(2); *done may be less than len. */
+int fs_copy_range(struct fs *fs, struct caller *who, struct handle *from, uint64_t from_off,
+                  struct handle *to, uint64_t to_off, uint64_t len, uint64_t *done);
 int fs_flush(struct fs *fs, struct caller *who, struct handle *h);
 int fs_fsync(struct fs *fs, struct caller *who, struct handle *h);
 /* Frees h, whatever it returns: what could not be stored is lost then, and logged. */

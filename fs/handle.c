@@ -6,8 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/limits.h"
 #include "common/log.h"
 #include "fs/core.h"
+
+#define COPY_MAX (64u << 20) /* of one call, so that it can be interrupted; programs go on */
 
 static struct open_mode open_mode_of(int flags)
 {
@@ -233,14 +236,51 @@ bool handle_appends(const struct handle *h)
 int fs_fallocate(struct fs *fs, struct caller *who, struct handle *h, int mode, uint64_t off,
                  uint64_t len)
 {
-    struct meta m;
+    bool keep_size = (mode & FALLOC_FL_KEEP_SIZE) != 0;
+    int what = mode & ~FALLOC_FL_KEEP_SIZE;
+    int err = 0;
 
-    if (mode != 0)
+    /* Room cannot be reserved in the cluster: what is left of the first is the size. */
+    if (what != 0 && what != FALLOC_FL_ZERO_RANGE && !(what == FALLOC_FL_PUNCH_HOLE && keep_size))
         return -EOPNOTSUPP;
     if (off > fs->max_value_size || len > fs->max_value_size - off)
-        return -EFBIG;
-    file_meta(h->file, &m);
-    return m.size >= off + len ? 0 : file_truncate(fs, who, h->file, off + len);
+        return what == FALLOC_FL_PUNCH_HOLE ? 0 : -EFBIG;
+    if (what != 0)
+        err = file_punch(fs, who, h->file, off, len);
+    if (err == 0 && !keep_size)
+        err = file_extend(fs, who, h->file, off + len);
+    return err;
+}
+
+int fs_lseek(struct handle *h, uint64_t off, bool hole, uint64_t *out)
+{
+    return file_seek(h->file, off, hole, out);
+}
+
+int fs_copy_range(struct fs *fs, struct caller *who, struct handle *from, uint64_t from_off,
+                  struct handle *to, uint64_t to_off, uint64_t len, uint64_t *done)
+{
+    uint64_t n = 0;
+    int err = 0;
+
+    if (len > COPY_MAX)
+        len = COPY_MAX;
+    while (err == 0 && n < len) {
+        size_t want = len - n < CHUNK_SIZE ? (size_t)(len - n) : CHUNK_SIZE;
+        struct value v;
+
+        err = file_read(fs, who, from->file, from_off + n, want, &v);
+        if (err < 0 || v.len == 0)
+            break;
+        err = file_write(fs, who, to->file, to_off + n, value_span(v), false);
+        if (err == 0)
+            n += v.len;
+        value_fini(&v);
+    }
+    if (err < 0 && n == 0)
+        return err;
+    *done = n;
+    return 0;
 }
 
 static uint64_t handle_st_ino(struct fs *fs, struct handle *h)

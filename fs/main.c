@@ -11,8 +11,9 @@
  *   tree.c         names made and removed
  *   rename.c       names moved; rename_dir.c a directory, key by key
  *   move.[ch]      one key moved           move_mark.[ch]  how an interrupted move is recognised
- *   content.[ch]   the bytes of an open file
- *   file.[ch]      an open file and its view: file_read.c reads it, file_store.c stores it
+ *   content.[ch]   the bytes of an open file: in memory, or spill.[ch]: in a temporary file
+ *   file.[ch]      an open file and its view: file_load.c fetches it, file_read.c reads it,
+ *                  file_write.c changes it, file_store.c stores it
  *   handle.[ch]    open file descriptions: create, open, read, write, close
  *   dir.c          reading directories
  *   follow.[ch]    what was read and still holds, while the change feed tells of changes

@@ -60,6 +60,10 @@ void on_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
 void on_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void on_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len,
                   struct fuse_file_info *fi);
+void on_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi);
+void on_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
+                        struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t off_out,
+                        struct fuse_file_info *fi_out, size_t len, int flags);
 
 /* ops_dir.c */
 void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode);

@@ -2,6 +2,7 @@
 #include "fs/ops.h"
 
 #include <errno.h>
+#include <unistd.h>
 
 static struct handle *handle_of(const struct fuse_file_info *fi)
 {
@@ -155,4 +156,42 @@ void on_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
     request_begin(req, CALL_FALLOCATE, &who);
     err = fs_fallocate(mount_of(req)->fs, &who, handle_of(fi), mode, (uint64_t)off, (uint64_t)len);
     fuse_reply_err(req, request_end(req, &who, err));
+}
+
+void on_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi)
+{
+    uint64_t found = 0;
+    struct caller who;
+    int err = -EINVAL;
+
+    (void)ino;
+    request_begin(req, CALL_LSEEK, &who);
+    if (off >= 0 && (whence == SEEK_DATA || whence == SEEK_HOLE))
+        err = fs_lseek(handle_of(fi), (uint64_t)off, whence == SEEK_HOLE, &found);
+    err = request_end(req, &who, err);
+    if (err != 0)
+        fuse_reply_err(req, err);
+    else
+        fuse_reply_lseek(req, (off_t)found);
+}
+
+void on_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
+                        struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t off_out,
+                        struct fuse_file_info *fi_out, size_t len, int flags)
+{
+    uint64_t done = 0;
+    struct caller who;
+    int err = -EINVAL;
+
+    (void)ino_in;
+    (void)ino_out;
+    request_begin(req, CALL_COPY, &who);
+    if (flags == 0)
+        err = fs_copy_range(mount_of(req)->fs, &who, handle_of(fi_in), (uint64_t)off_in,
+                            handle_of(fi_out), (uint64_t)off_out, len, &done);
+    err = request_end(req, &who, err);
+    if (err != 0)
+        fuse_reply_err(req, err);
+    else
+        fuse_reply_write(req, done);
 }
