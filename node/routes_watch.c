@@ -208,6 +208,7 @@ static int64_t watch_read(void *arg, uint64_t pos, void *out, size_t cap)
 static void watch_end(struct task *t)
 {
     struct watch_task *w = container_of(t, struct watch_task, task);
+    struct clock *clock = t->service->clock;
     struct response r = {.status = 200};
     int err;
 
@@ -218,7 +219,7 @@ static void watch_end(struct task *t)
         return;
     }
     w->watcher.x = t->x;
-    atomic_store(&w->watcher.due_us, UINT64_MAX);
+    atomic_store(&w->watcher.due_us, clock->mono_us(clock) + HEARTBEAT_US);
     atomic_store(&w->watcher.seen, UINT64_MAX); /* until it has looked for itself */
     err = watchers_add(t->service->watchers, &w->watcher);
     if (err < 0) {

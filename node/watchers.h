@@ -19,7 +19,10 @@ struct watchers;
 struct watcher {
     struct exchange *x; /* woken by exchange_wake() */
     struct list link;   /* the lock of watchers */
-    /* What it has seen of the changes, and when it is to be woken if there are none. */
+    /*
+     * What it has seen of the changes, and when it is to be woken if there are none. Both set
+     * before watchers_add(); due_us only grows.
+     */
     _Atomic uint64_t seen, due_us;
 };
 
