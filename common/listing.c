@@ -11,65 +11,15 @@
  *   ask -> page (merge into items, in order) -> settle the doubtful items, several at once -> emit;
  *   again, until the limit is met or the page has become long.
  */
+#include "common/listing.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/op.h"
-
 #define SETTLE_PARALLEL_MAX 16u
 #define ASK_GROWTH 4u /* of the names asked for, from page to page */
-
-enum item_state {
-    ITEM_SHOW,
-    ITEM_DOUBTFUL, /* to be settled */
-    ITEM_GONE,
-};
-
-/* One name of the page. */
-struct item {
-    struct list_op *list;
-    enum item_state state;
-    bool is_prefix;
-    bool damaged;     /* for too many of its replicas that a READ could settle it now */
-    struct buf bytes; /* ITEM_SHOW: the encoded entry; else the key or prefix */
-    struct op *sub;   /* its settling under way */
-};
-
-/* One node's answer, while it is merged. */
-struct source {
-    unsigned node;
-    bool more;
-    uint32_t n_left; /* entries announced and not read yet */
-    struct cursor cursor;
-    bool have; /* entry is its next, not merged yet */
-    struct entry entry;
-};
-
-struct list_op {
-    struct op op;     /* op.key is the prefix */
-    struct buf after; /* names up to here are done with */
-    bool delimiter;
-    unsigned limit;
-    unsigned ask; /* names asked for at a time */
-    list_done_fn *done;
-    void *arg;
-
-    unsigned n_nodes, n_up;
-    unsigned *nodes;
-    bool *answered; /* scratch, by node index */
-    unsigned tries;
-    bool merging; /* enough have answered: late answers are left alone */
-
-    struct source *sources;
-    unsigned n_sources;
-    bool exhausted; /* this page reached the end of every source */
-    struct item *items;
-    unsigned n_items, next_item, n_subs;
-    int ending; /* the op ends with this as soon as no settling is under way */
-    struct list_result res;
-};
 
 static void list_page_done(struct list_op *l);
 
@@ -122,10 +72,28 @@ static void list_end(struct op *op, int err)
             op_cancel(l->items[i].sub);
 }
 
+/*
+ * Why the nodes cannot be brought to cover the ring, where trying again is in vain: without those
+ * that fail for good no majority is left of some replica set. Else -EHOSTDOWN.
+ */
+static int list_verdict(struct list_op *l)
+{
+    const struct round *r = l->op.round;
+    int first = 0;
+
+    for (unsigned i = 0; i < r->n; i++) {
+        int err = round_lasting_err(r, i);
+
+        l->answered[r->legs[i].node] = err == 0;
+        first = first != 0 ? first : err;
+    }
+    return ring_covered(l->op.c->opts.ring, l->answered) ? -EHOSTDOWN : first;
+}
+
 static void list_retry(struct list_op *l)
 {
     struct op *op = &l->op;
-    int err = round_verdict(op->round);
+    int err = list_verdict(l);
 
     round_explain(op->round, &l->res.why);
     round_drop(op);
@@ -244,221 +212,6 @@ static void list_settle_next(struct list_op *l)
         list_page_done(l);
 }
 
-/* --- merge ------------------------------------------------------------------------------------ */
-
-static struct span entry_name(const struct entry *e)
-{
-    return span_of(e->key.data, e->prefix_len != 0 ? e->prefix_len : e->key.len);
-}
-
-/* An answer that ends before the last of the entries that it announced is damaged. */
-static int source_next(struct source *s)
-{
-    int got = entry_next(&s->cursor, &s->entry);
-
-    s->have = got == 1;
-    if (got < 0)
-        return got;
-    if (s->have != (s->n_left > 0))
-        return -EBADMSG;
-    s->n_left -= s->have;
-    return 0;
-}
-
-/*
- * What the answering replicas of the key have of it: settled, when a majority has the same newest
- * version. One that finds its record damaged says nothing, not even that it has none.
- */
-static enum item_state judge_key(const struct list_op *l, struct span name,
-                                 const struct entry **out)
-{
-    const struct ring *ring = l->op.c->opts.ring;
-    const struct entry *top = NULL; /* a damaged one has version none */
-    unsigned n_top = 0;
-
-    for (unsigned i = 0; i < l->n_sources; i++) {
-        const struct source *s = &l->sources[i];
-
-        if (s->have && span_eq(entry_name(&s->entry), name) &&
-            ring_is_replica(ring, name, s->node) &&
-            (top == NULL || ballot_cmp(s->entry.version, top->version) > 0))
-            top = &s->entry;
-    }
-    if (top == NULL)
-        return ITEM_GONE; /* only on nodes that are none of its replicas */
-    for (unsigned i = 0; i < l->n_sources; i++) {
-        const struct source *s = &l->sources[i];
-
-        if (s->have && span_eq(entry_name(&s->entry), name) &&
-            ring_is_replica(ring, name, s->node) && ballot_cmp(s->entry.version, top->version) == 0)
-            n_top++;
-    }
-    *out = top;
-    if (n_top < ring_majority(ring) || (top->flags & ENTRY_DAMAGED))
-        return ITEM_DOUBTFUL;
-    return top->flags & RECORD_TOMBSTONE ? ITEM_GONE : ITEM_SHOW;
-}
-
-/*
- * Surely nothing below name, without looking: each node holds all keys, a majority know of the very
- * same deletions there, and nobody of anything else.
- */
-static bool group_is_dead(const struct list_op *l, struct span name)
-{
-    const struct ring *ring = l->op.c->opts.ring;
-    bool dead = false;
-
-    if (ring_n_replicas(ring) < ring_n_nodes(ring))
-        return false;
-    for (unsigned i = 0; i < l->n_sources; i++) {
-        const struct source *s = &l->sources[i];
-        unsigned n = 0;
-
-        if (!s->have || !span_eq(entry_name(&s->entry), name))
-            continue;
-        if (!(s->entry.flags & RECORD_TOMBSTONE))
-            return false;
-        for (unsigned k = 0; k < l->n_sources; k++) {
-            const struct source *o = &l->sources[k];
-
-            n += o->have && span_eq(o->entry.key, s->entry.key) &&
-                 o->entry.flags == s->entry.flags && o->entry.rdev == s->entry.rdev;
-        }
-        dead |= n >= ring_majority(ring);
-    }
-    return dead;
-}
-
-/*
- * A prefix is there when a majority of the replicas of one and the same live key below it name that
- * key. Deletions below it that not all know of may hide such a key, or be about to be undone: what
- * is there then, only a look at the keys can tell.
- */
-static enum item_state judge_prefix(const struct list_op *l, struct span name,
-                                    const struct entry **out)
-{
-    const struct ring *ring = l->op.c->opts.ring;
-
-    for (unsigned i = 0; i < l->n_sources; i++) {
-        const struct source *s = &l->sources[i];
-        unsigned n = 0;
-
-        if (!s->have || !span_eq(entry_name(&s->entry), name) ||
-            s->entry.flags & (RECORD_TOMBSTONE | ENTRY_DAMAGED))
-            continue;
-        for (unsigned k = 0; k < l->n_sources; k++) {
-            const struct source *o = &l->sources[k];
-
-            n += o->have && span_eq(o->entry.key, s->entry.key) &&
-                 ballot_cmp(o->entry.version, s->entry.version) == 0 &&
-                 ring_is_replica(ring, s->entry.key, o->node);
-        }
-        if (n >= ring_majority(ring)) {
-            *out = &s->entry;
-            return ITEM_SHOW;
-        }
-    }
-    return group_is_dead(l, name) ? ITEM_GONE : ITEM_DOUBTFUL;
-}
-
-static bool is_damaged(const struct list_op *l, struct span name)
-{
-    const struct ring *ring = l->op.c->opts.ring;
-    unsigned n = 0;
-
-    for (unsigned i = 0; i < l->n_sources; i++) {
-        const struct source *s = &l->sources[i];
-
-        n += s->have && (s->entry.flags & ENTRY_DAMAGED) && span_eq(entry_name(&s->entry), name) &&
-             ring_is_replica(ring, name, s->node);
-    }
-    return n > ring_n_replicas(ring) - ring_majority(ring);
-}
-
-/* The smallest name that any source has next; NULL data: none has any. */
-static struct span next_name(const struct list_op *l, bool *is_prefix)
-{
-    struct span least = {0};
-
-    for (unsigned i = 0; i < l->n_sources; i++) {
-        const struct source *s = &l->sources[i];
-
-        if (s->have && (least.data == NULL || span_cmp(entry_name(&s->entry), least) < 0)) {
-            least = entry_name(&s->entry);
-            *is_prefix = s->entry.prefix_len != 0;
-        }
-    }
-    return least;
-}
-
-static int add_item(struct list_op *l, struct span name, bool is_prefix)
-{
-    struct item *item = &l->items[l->n_items];
-    const struct entry *e = NULL;
-    enum item_state state = is_prefix ? judge_prefix(l, name, &e) : judge_key(l, name, &e);
-
-    if (state == ITEM_GONE)
-        return 0;
-    *item = (struct item){.list = l, .state = state, .is_prefix = is_prefix};
-    if (state == ITEM_SHOW)
-        entry_encode(&item->bytes, e);
-    else
-        buf_add_span(&item->bytes, name);
-    item->damaged = !is_prefix && is_damaged(l, name);
-    l->n_items++;
-    return item->bytes.err;
-}
-
-/*
- * Steps all sources over `name`. A source that stopped there, with more to come, sets the horizon.
- */
-static int sources_step(struct list_op *l, struct span name, bool *horizon)
-{
-    int err;
-
-    for (unsigned i = 0; i < l->n_sources; i++) {
-        struct source *s = &l->sources[i];
-
-        if (!s->have || !span_eq(entry_name(&s->entry), name))
-            continue;
-        err = source_next(s);
-        if (err < 0)
-            return err;
-        if (!s->have && s->more)
-            *horizon = true;
-    }
-    return 0;
-}
-
-/* Merges up to the horizon, or until there are as many items as are still wanted. */
-static int list_merge(struct list_op *l)
-{
-    unsigned want = l->limit + 1 - l->res.n;
-    bool horizon = false;
-    int err = 0;
-
-    l->exhausted = false;
-    while (l->n_items < want && !horizon) {
-        bool is_prefix = false;
-        struct span name = next_name(l, &is_prefix);
-
-        if (name.data == NULL) {
-            l->exhausted = true;
-            break;
-        }
-        buf_clear(&l->after);
-        buf_add_span(&l->after, name);
-        err = l->after.err;
-        if (err == 0)
-            err = add_item(l, name, is_prefix);
-        if (err == 0)
-            err = sources_step(l, buf_span(&l->after), &horizon);
-        if (err < 0)
-            return err;
-    }
-    return 0;
-}
-
 static void list_ask(struct list_op *l);
 
 /*
@@ -486,7 +239,7 @@ static void list_page_done(struct list_op *l)
         }
         buf_add(&l->res.entries, item->bytes.data, item->bytes.len);
         buf_clear(&l->res.next);
-        buf_add_span(&l->res.next, entry_name(&e));
+        buf_add_span(&l->res.next, list_entry_name(&e));
         l->res.n++;
     }
     items_clear(l);
@@ -529,9 +282,9 @@ static bool page_is_sound(const struct list_op *l, const struct leg *leg)
 
     for (; (more = entry_next(&c, &e)) == 1; n++) {
         if (!span_has_prefix(e.key, buf_span(&l->op.key)) ||
-            e.prefix_len != rolled_up_len(l, e.key) || span_cmp(entry_name(&e), last) <= 0)
+            e.prefix_len != rolled_up_len(l, e.key) || span_cmp(list_entry_name(&e), last) <= 0)
             return false;
-        last = entry_name(&e);
+        last = list_entry_name(&e);
     }
     return more == 0 && n == leg->ans.n_entries && (n > 0 || !leg->ans.more);
 }
@@ -591,7 +344,7 @@ static int list_page(struct list_op *l, struct round *r)
         s->more = r->legs[i].ans.more;
         s->n_left = r->legs[i].ans.n_entries;
         s->cursor = cursor_of(value_span(r->legs[i].value));
-        err = source_next(s);
+        err = list_source_next(s);
         if (err == 0 && !s->have && s->more)
             err = -EBADMSG; /* more, but nothing: it would never get on */
     }

@@ -180,6 +180,8 @@ void round_explain(const struct round *r, struct err *why);
 int round_verdict(const struct round *r);
 /* Was each node that answered followed by the feed from before it was asked (feed.h)? */
 bool round_followed(const struct round *r);
+/* What leg i failed with, where asking it again will not mend that; else 0. */
+int round_lasting_err(const struct round *r, unsigned i);
 /* Did a replica find the key damaged? */
 bool round_found_damage(const struct round *r);
 /*

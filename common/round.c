@@ -438,24 +438,28 @@ bool round_damage_awaited(const struct round *r)
     return r->in_flight > 0;
 }
 
-int round_verdict(const struct round *r)
+int round_lasting_err(const struct round *r, unsigned i)
 {
     static const int lasting[] = {-ENOSPC, -EBADE, -EFBIG, -EINVAL, -EREMCHG, -ENAMETOOLONG};
+    const struct leg *leg = &r->legs[i];
+
+    for (size_t k = 0; k < sizeof lasting / sizeof lasting[0]; k++)
+        if (leg->ended && leg->err == lasting[k])
+            return leg->err;
+    return 0;
+}
+
+int round_verdict(const struct round *r)
+{
     unsigned n_lasting = 0, n_damaged = 0;
     int first = -EHOSTDOWN;
 
     for (unsigned i = 0; i < r->n_votes; i++) {
-        const struct leg *leg = &r->legs[i];
+        int err = round_lasting_err(r, i);
 
-        if (!leg->ended || leg->err == 0)
-            continue;
-        n_damaged += leg_damaged(leg);
-        for (size_t k = 0; k < sizeof lasting / sizeof lasting[0]; k++) {
-            if (leg->err == lasting[k]) {
-                if (n_lasting++ == 0)
-                    first = leg->err;
-            }
-        }
+        n_damaged += leg_damaged(&r->legs[i]);
+        if (err != 0 && n_lasting++ == 0)
+            first = err;
     }
     if (n_damaged == r->n_votes)
         return -EBADMSG;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/status.h"
 #include "tests/lib/hand.h"
 
 #define TIMEOUT_MS 1000u
@@ -31,14 +32,24 @@ struct fixture {
 static const struct record live = {.version = {10, 7}, .seq = 3};
 static const struct record tombstone = {.version = {11, 7}, .flags = RECORD_TOMBSTONE, .seq = 4};
 
-static int setup(void **state)
+static int setup_with(void **state, unsigned replication_factor)
 {
     struct fixture *f = calloc(1, sizeof *f);
 
     assert_non_null(f);
-    hand_init(&f->h, 3, 3, TIMEOUT_MS);
+    hand_init(&f->h, 3, replication_factor, TIMEOUT_MS);
     *state = f;
     return 0;
+}
+
+static int setup(void **state)
+{
+    return setup_with(state, 3);
+}
+
+static int setup_two_replicas(void **state)
+{
+    return setup_with(state, 2);
 }
 
 static int teardown(void **state)
@@ -71,12 +82,18 @@ static void on_list(void *arg, struct list_result *res)
     }
 }
 
-static void list(struct fixture *f, bool delimiter)
+/* n_asked: how many nodes cover the ring. */
+static void list_asking(struct fixture *f, bool delimiter, unsigned n_asked)
 {
     struct list_args args = {.limit = SHOWN_MAX - 1, .delimiter = delimiter};
 
     assert_non_null(client_list(f->h.client, &args, on_list, f));
-    assert_int_equal(f->h.n_calls, 2);
+    assert_int_equal(f->h.n_calls, n_asked);
+}
+
+static void list(struct fixture *f, bool delimiter)
+{
+    list_asking(f, delimiter, 2);
 }
 
 static void add(struct buf *entries, const char *key, uint32_t prefix_len, const struct record *rec)
@@ -117,6 +134,36 @@ static void state(struct fixture *f, unsigned i, const struct record *rec)
 {
     assert_int_equal(hand_message(&f->h, i).kind, MSG_READ);
     hand_answer(&f->h, i, (struct answer){.kind = ANS_STATE, .record = *rec}, 5);
+}
+
+/* --- nodes that fail -------------------------------------------------------------------------- */
+
+/* With two replicas of each key every node is needed: the first that says so decides it. */
+static void a_node_of_another_ring_that_is_needed_ends_the_listing_at_once(void **state_)
+{
+    struct fixture *f = *state_;
+    struct answer other = {.kind = ANS_ERROR, .status = status_from_errno(-EBADE)};
+
+    list_asking(f, false, 3);
+    hand_answer(&f->h, 0, other, 5);
+    assert_true(f->done);
+    assert_int_equal(f->err, -EBADE);
+    hand_run_out(&f->h);
+}
+
+static void a_node_of_another_ring_that_others_cover_for_is_done_without(void **state_)
+{
+    struct fixture *f = *state_;
+    struct answer other = {.kind = ANS_ERROR, .status = status_from_errno(-EBADE)};
+
+    list(f, false);
+    hand_answer(&f->h, 0, other, 5);
+    assert_false(f->done);
+    assert_int_equal(f->h.n_calls, 3);
+    answer_key(f, 1, "k", &live);
+    answer_key(f, 2, "k", &live);
+    assert_true(f->done && f->err == 0 && f->n == 1);
+    hand_run_out(&f->h);
 }
 
 /* --- damage ----------------------------------------------------------------------------------- */
@@ -339,6 +386,11 @@ static void a_node_that_recovers_is_asked_last_and_one_that_fails_is_replaced(vo
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(
+            a_node_of_another_ring_that_is_needed_ends_the_listing_at_once, setup_two_replicas,
+            teardown),
+        cmocka_unit_test_setup_teardown(
+            a_node_of_another_ring_that_others_cover_for_is_done_without, setup, teardown),
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(a_key_that_one_node_finds_damaged_is_settled_among_the_others),
         TEST(a_damaged_key_is_not_absent_because_another_node_has_none),
