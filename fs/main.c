@@ -41,6 +41,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -323,6 +324,17 @@ static int serve(struct program *p)
     return code;
 }
 
+/* Descriptors are what connections and large open files are made of. */
+static void raise_nofile(void)
+{
+    struct rlimit lim;
+
+    if (getrlimit(RLIMIT_NOFILE, &lim) == 0 && lim.rlim_cur < lim.rlim_max) {
+        lim.rlim_cur = lim.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &lim);
+    }
+}
+
 static void block_signals(void)
 {
     sigset_t set;
@@ -359,6 +371,7 @@ static int mount_and_serve(struct program *p)
             code = fail("starting", strerror(-failed));
     }
     if (code == 0) {
+        raise_nofile();
         block_signals();
         code = serve(p);
     }

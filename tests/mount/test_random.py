@@ -1,4 +1,6 @@
 """test_random.py - random operations on one file, by several handles, a mapping and another mount, against a model in memory."""
+import ctypes
+import errno
 import mmap
 import os
 import pathlib
@@ -11,7 +13,14 @@ from kvtest import Claims, Cluster, eq
 
 SEED = int(os.environ.get("SEED", random.randrange(1 << 32)))
 LIMIT_S = float(os.environ.get("RANDOM_S", 6))
-SIZE_MAX = 3 << 20
+SIZES_MAX = (3 << 20, 3 << 20, 12 << 20)  # the last: too large for the mount's memory
+KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def fallocate(fd, mode, off, n):
+    if libc.fallocate(fd, mode, ctypes.c_long(off), ctypes.c_long(n)) != 0:
+        raise OSError(ctypes.get_errno(), "fallocate")
 
 
 class Model:
@@ -20,6 +29,7 @@ class Model:
     def __init__(self, rnd, a, b):
         self.rnd, self.a, self.b = rnd, a, b
         self.name, self.data, self.fds, self.done = "f0", bytearray(), [], []
+        self.size_max = rnd.choice(SIZES_MAX)
         (a / self.name).write_bytes(b"")
 
     def path(self):
@@ -36,7 +46,7 @@ class Model:
         self.fds.clear()
 
     def span(self):
-        off = self.rnd.randrange(self.rnd.choice([10, 5000, len(self.data) + 1, SIZE_MAX - 100000]))
+        off = self.rnd.randrange(self.rnd.choice([10, 5000, len(self.data) + 1, self.size_max - 100000]))
         return off, self.rnd.randrange(1, self.rnd.choice([10, 5000, 100000]))
 
     # --- operations ---
@@ -64,7 +74,7 @@ class Model:
         return off, n
 
     def truncate(self):
-        size = self.rnd.randrange(self.rnd.choice([1, 100, 100000, len(self.data) + 1, SIZE_MAX]))
+        size = self.rnd.randrange(self.rnd.choice([1, 100, 100000, len(self.data) + 1, self.size_max]))
         if self.rnd.random() < 0.5:
             os.ftruncate(self.fd(), size)
         else:
@@ -88,6 +98,53 @@ class Model:
             self.data[off:off + n] = data
             m.flush()
         return off, n
+
+    def extend(self, size):
+        self.data.extend(bytes(max(0, size - len(self.data))))
+
+    def fill(self, off, n):
+        """Zeros in what there is of the range."""
+        end = min(off + n, len(self.data))
+        if off < end:
+            self.data[off:end] = bytes(end - off)
+
+    def allocate(self):
+        off, n = self.span()
+        mode = self.rnd.choice([0, KEEP_SIZE, PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE])
+        fallocate(self.fd(), mode, off, n)
+        if mode & (PUNCH_HOLE | ZERO_RANGE):
+            self.fill(off, n)
+        if not mode & KEEP_SIZE:
+            self.extend(off + n)
+        return mode, off, n
+
+    def copy(self):
+        (off, n), (to, _) = self.span(), self.span()
+        n = min(n, len(self.data) - off)
+        if n <= 0 or (to < off + n and off < to + n):
+            return None
+        done = 0
+        while done < n:
+            got = os.copy_file_range(self.fd(), self.fd(), n - done, off + done, to + done)
+            eq(got > 0, True, "copied nothing")
+            done += got
+        self.extend(to + n)
+        self.data[to:to + n] = self.data[off:off + n]
+        return off, n, to
+
+    def seek(self):
+        """What is said to be a hole has only zeros, and a byte that is none is said to be data."""
+        off = self.rnd.randrange(len(self.data) + 1)
+        try:
+            at = os.lseek(self.fd(), off, os.SEEK_DATA)
+        except OSError as e:
+            eq(e.errno, errno.ENXIO)
+            at = len(self.data)
+        eq((off <= at, any(self.data[off:at])), (True, False), f"data from {off}")
+        if at < len(self.data):
+            hole = os.lseek(self.fd(), at, os.SEEK_HOLE)
+            eq(at < hole <= len(self.data), True, f"hole from {at}: {hole} of {len(self.data)}")
+        return off, at
 
     def stat(self):
         eq(os.stat(self.path()).st_size, len(self.data))
@@ -124,8 +181,8 @@ class Model:
     def step(self):
         op = self.rnd.choices(
             [self.write, self.append, self.read, self.truncate, self.map, self.stat, self.fsync, self.close_one, self.rename,
-             self.replace, self.other_mount],
-            [8, 3, 8, 4, 2, 3, 1, 3, 1, 1, 1])[0]
+             self.replace, self.other_mount, self.allocate, self.copy, self.seek],
+            [8, 3, 8, 4, 2, 3, 1, 3, 1, 1, 1, 3, 2, 2])[0]
         self.done.append((op.__name__, None))
         self.done[-1] = (op.__name__, op())
 
