@@ -36,10 +36,11 @@ static inline uint64_t core_now_us(void)
 
 /* A name in a directory, as keys. */
 struct name {
-    struct inode *dir; /* referenced */
-    struct buf prefix; /* of dir */
-    struct buf file;   /* the key of a file of that name; empty: there can be none */
-    struct buf subdir; /* the prefix of a directory of that name; empty: there can be none */
+    struct inode *dir;        /* referenced */
+    struct buf prefix;        /* of dir */
+    struct buf file;          /* the key of a file of that name; empty: there can be none */
+    struct buf subdir;        /* the prefix of a directory of that name; empty: there can be none */
+    int file_err, subdir_err; /* why: -EINVAL or -ENAMETOOLONG */
 };
 /* -ENOENT: no such directory any more; -EINVAL: no name that can be; -ENAMETOOLONG. */
 int name_resolve(struct fs *fs, uint64_t parent, const char *text, struct name *out);

@@ -172,8 +172,7 @@ static int create_inode(struct fs *fs, struct caller *who, uint64_t parent, cons
         err = name_resolve(fs, parent, text, &n);
         if (err < 0)
             return err;
-        if (n.file.len == 0)
-            err = -EINVAL; /* a name that only a directory can have */
+        err = n.file_err; /* a name that only a directory can have? */
         if (err == 0 && !done) {
             found->meta.gid = fs_inherit(fs, n.dir, &found->meta);
             err = create_key(fs, who, &n, flags, found, isnew);

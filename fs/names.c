@@ -11,17 +11,20 @@
 int name_resolve(struct fs *fs, uint64_t parent, const char *text, struct name *out)
 {
     struct span name = span_str(text);
-    int err_file, err_dir, err;
+    int err;
 
     *out = (struct name){.dir = inode_get(fs->inodes, parent)};
     err = out->dir == NULL ? -ENOENT : inode_key(fs->inodes, out->dir, &out->prefix);
     if (err == 0) {
-        err_file = key_of_name(&out->file, buf_span(&out->prefix), name, false);
-        err_dir = key_of_name(&out->subdir, buf_span(&out->prefix), name, true);
-        if (err_file < 0 && err_dir < 0)
-            err = err_file == -ENAMETOOLONG || err_dir == -ENAMETOOLONG ? -ENAMETOOLONG : err_file;
-        if (err_file == -ENOMEM || err_dir == -ENOMEM)
+        int file = key_of_name(&out->file, buf_span(&out->prefix), name, false);
+        int dir = key_of_name(&out->subdir, buf_span(&out->prefix), name, true);
+
+        if (file < 0 && dir < 0)
+            err = file == -ENAMETOOLONG || dir == -ENAMETOOLONG ? -ENAMETOOLONG : file;
+        if (file == -ENOMEM || dir == -ENOMEM)
             err = -ENOMEM;
+        out->file_err = file;
+        out->subdir_err = dir;
     }
     if (err < 0)
         name_fini(fs, out);

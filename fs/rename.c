@@ -38,7 +38,7 @@ static int rename_file(struct fs *fs, struct caller *who, const struct name *fro
     struct file *moved = fs_file_of_key(fs, old), *replaced = fs_file_of_key(fs, new);
     int err;
 
-    err = new.len > 0 ? dir_keep(fs, who, from->dir) : -EINVAL;
+    err = to->file_err == 0 ? dir_keep(fs, who, from->dir) : to->file_err;
     if (err == 0 && moved != NULL)
         err = file_store(fs, who, moved); /* so that the record which moves is what is seen here */
     if (err == 0)
@@ -91,6 +91,8 @@ static int rename_names(struct fs *fs, struct caller *who, const struct name *fr
         return -EEXIST;
     if (there == 0 && source.kind != target.kind)
         return source.kind == INODE_DIR ? -ENOTDIR : -EISDIR;
+    if (source.kind == INODE_DIR && to->subdir_err < 0)
+        return to->subdir_err;
     if (source.kind == INODE_DIR)
         return fs_rename_dir(fs, who, from->dir, buf_span(&from->subdir), buf_span(&to->subdir),
                              noreplace, false);

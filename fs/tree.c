@@ -39,9 +39,10 @@ static int make(struct fs *fs, struct caller *who, uint64_t parent, const char *
         if (err < 0)
             return err;
         key = found->kind == INODE_DIR ? &n.subdir : &n.file;
-        if (key->len == 0 || (found->kind == INODE_DIR && key->data[key->len - 1] != '/'))
-            err = -EINVAL; /* not a name of that kind, or a piece of a long one */
-        else if (!done && fs_find_pending(fs, &n, &pending))
+        err = found->kind == INODE_DIR ? n.subdir_err : n.file_err;
+        if (err == 0 && found->kind == INODE_DIR && key->data[key->len - 1] != '/')
+            err = -EINVAL; /* a piece of a long name */
+        else if (err == 0 && !done && fs_find_pending(fs, &n, &pending))
             err = -EEXIST;
         if (err == 0 && !done) {
             found->meta.gid = fs_inherit(fs, n.dir, &found->meta);

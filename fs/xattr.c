@@ -23,7 +23,8 @@ static int check_name(const char *name)
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-/* The record that holds the attributes; of a directory without a marker, an empty one. */
+/* The record that holds the attributes; an empty one of a directory without a marker, and of a file
+ * that has no name any more: they went with it. */
 static int read_record(struct fs *fs, struct caller *who, uint64_t id, struct read_result *out)
 {
     struct inode *in = inode_get(fs->inodes, id);
@@ -33,7 +34,12 @@ static int read_record(struct fs *fs, struct caller *who, uint64_t id, struct re
     if (in == NULL)
         return -ESTALE;
     err = inode_key(fs->inodes, in, &key);
-    if (err == 0 && key.len > 0) { /* the root has no record, and so no attributes */
+    if (err == -ENOENT) {
+        struct file *f = inode_file(fs->inodes, in);
+
+        err = f != NULL ? 0 : -ENOENT;
+        file_put(fs, f);
+    } else if (err == 0 && key.len > 0) { /* the root has no record, and so no attributes */
         struct read_args args = {.key = buf_span(&key)};
 
         err = core_read(fs, who, &args, out);

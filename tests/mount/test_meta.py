@@ -427,6 +427,13 @@ def attributes():
         fails(errno.ENODATA, os.getxattr, mnt, "user.a")
         fails(errno.EOPNOTSUPP, os.setxattr, mnt, "user.a", b"1")
 
+    with t.claim("a file that lives only by its open handle has none any more"):
+        with opened(mnt / "xattr-gone", os.O_CREAT | os.O_RDWR) as fd:
+            os.setxattr(fd, "user.a", b"1")
+            os.unlink(mnt / "xattr-gone")
+            fails(errno.ENODATA, os.getxattr, fd, "user.a")
+            eq(os.listxattr(fd), [])
+
     with t.claim("POSIX ACLs and attributes other than user.* are not supported, which cp -a and rsync -aX take"):
         p = put("acl")
         acl = bytes.fromhex("0200000001000600ffffffff04000400ffffffff20000400ffffffff")
@@ -512,6 +519,11 @@ def kinds():
         deepest = mnt / "/".join(parts)
         with opened(deepest, os.O_RDONLY | os.O_DIRECTORY) as fd:
             fails(errno.ENAMETOOLONG, os.mkdir, "e" * 100, dir_fd=fd)
+            last = "l" * (4096 - 20 * 201)  # with a slash behind it, which a directory needs, a byte too much
+            fails(errno.ENAMETOOLONG, os.mkdir, last, dir_fd=fd)
+            fails(errno.ENAMETOOLONG, os.rename, mkdir("shallow"), last, dst_dir_fd=fd)
+            os.close(os.open(last, os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+            os.mkdir(last[1:], dir_fd=fd)
 
 
 def identity():
