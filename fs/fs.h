@@ -109,6 +109,9 @@ int fs_fsync(struct fs *fs, struct caller *who, struct handle *h);
 int fs_release(struct fs *fs, struct caller *who, struct handle *h);
 /* Was it opened for appending? Its offsets are not the kernel's to tell. */
 bool handle_appends(const struct handle *h);
+/* Did a write take privileges of the file since this was last asked? The kernel's idea of its mode
+ * is old then. */
+bool handle_took_privileges(struct handle *h);
 /* Stores what is dirty of all files, when going down; logs what could not be. */
 void fs_flush_all(struct fs *fs, struct caller *who);
 

@@ -227,6 +227,11 @@ int fs_write(struct fs *fs, struct caller *who, struct handle *h, uint64_t off, 
     return file_write(fs, who, h->file, off, data, h->append && !writeback);
 }
 
+bool handle_took_privileges(struct handle *h)
+{
+    return file_took_privileges(h->file);
+}
+
 bool handle_appends(const struct handle *h)
 {
     return h->append;

@@ -63,7 +63,7 @@ void on_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         return;
     }
     fill_info(m, h, fi);
-    if (m->notifier != NULL && fs_attrs_are_old(m->fs, h))
+    if (m->notifier != NULL && (fs_attrs_are_old(m->fs, h) | handle_took_privileges(h)))
         notifier_forget_now(m->notifier, ino); /* its size above all, before the first read */
     if (fuse_reply_open(req, fi) == -ENOENT) {
         struct caller nobody;
@@ -93,13 +93,22 @@ void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
     value_fini(&v);
 }
 
+/* A program that somebody else has changed must not run as its owner, not even for as long as the
+ * kernel may believe its mode. */
+static void tell_privileges(fuse_req_t req, fuse_ino_t ino, struct handle *h)
+{
+    struct notifier *notifier = mount_of(req)->notifier;
+
+    if (notifier != NULL && handle_took_privileges(h))
+        notifier_forget_now(notifier, ino);
+}
+
 void on_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off_t off,
               struct fuse_file_info *fi)
 {
     struct caller who;
     int err;
 
-    (void)ino;
     request_begin(req, CALL_WRITE, &who);
     err = fs_write(mount_of(req)->fs, &who, handle_of(fi), (uint64_t)off, span_of(data, size),
                    fi->writepage);
@@ -108,6 +117,7 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off
         fuse_reply_err(req, err);
     } else {
         metrics_written(mount_of(req)->metrics, size);
+        tell_privileges(req, ino, handle_of(fi));
         fuse_reply_write(req, size);
     }
 }
@@ -152,9 +162,9 @@ void on_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
     struct caller who;
     int err;
 
-    (void)ino;
     request_begin(req, CALL_FALLOCATE, &who);
     err = fs_fallocate(mount_of(req)->fs, &who, handle_of(fi), mode, (uint64_t)off, (uint64_t)len);
+    tell_privileges(req, ino, handle_of(fi));
     fuse_reply_err(req, request_end(req, &who, err));
 }
 
@@ -184,11 +194,11 @@ void on_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
     int err = -EINVAL;
 
     (void)ino_in;
-    (void)ino_out;
     request_begin(req, CALL_COPY, &who);
     if (flags == 0)
         err = fs_copy_range(mount_of(req)->fs, &who, handle_of(fi_in), (uint64_t)off_in,
                             handle_of(fi_out), (uint64_t)off_out, len, &done);
+    tell_privileges(req, ino_out, handle_of(fi_out));
     err = request_end(req, &who, err);
     if (err != 0)
         fuse_reply_err(req, err);

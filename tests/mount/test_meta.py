@@ -95,6 +95,11 @@ def write_to(name, flags):
     return call
 
 
+def with_fd(name, call):
+    with opened(name, os.O_RDWR) as fd:
+        call(fd)
+
+
 def changes(path, *fields):
     """A context in which these times of path must move on, and be close to now."""
 
@@ -122,6 +127,8 @@ def privileges():
             "truncate": lambda: os.truncate("suid", 0),
             "O_TRUNC": lambda: os.close(os.open("suid", os.O_WRONLY | os.O_TRUNC)),
             "same size": lambda: os.truncate("suid", 1),
+            "fallocate": lambda: with_fd("suid", lambda fd: os.posix_fallocate(fd, 0, 9)),
+            "copy_file_range": lambda: with_fd("suid", lambda fd: os.copy_file_range(fd, fd, 1, 0, 1)),
         }.items():
             p = put("suid", mode=0o6777)
             as_user(call)
