@@ -39,8 +39,11 @@ void on_init(void *userdata, struct fuse_conn_info *conn)
  * is then the mount's to take (attr_drop_privileges(): it does so in any case, for the kernel never
  * did where it does not cache), and the kernel need not ask for security.capability before each
  * write, which was every other request of a program that writes. A kernel without it ignores the
- * flag.
+ * flag. Nor does it know that what bypasses the pages (handles that append) may be mapped all the
+ * same; the kernel keeps the two in step.
  */
+#define ALLOW_MMAP (1u << 4) /* FUSE_DIRECT_IO_ALLOW_MMAP, in flags2: Linux 6.6 */
+
 static ssize_t write_answer(int fd, struct iovec *iov, int count, void *userdata)
 {
     const struct fuse_out_header *head = iov[0].iov_base;
@@ -52,6 +55,10 @@ static ssize_t write_answer(int fd, struct iovec *iov, int count, void *userdata
         struct fuse_init_out *hello = iov[1].iov_base;
 
         hello->flags |= FUSE_PARALLEL_DIROPS | FUSE_HANDLE_KILLPRIV_V2;
+        if (iov[1].iov_len >= offsetof(struct fuse_init_out, unused)) {
+            hello->flags |= FUSE_INIT_EXT;
+            hello->flags2 |= ALLOW_MMAP;
+        }
     }
     return writev(fd, iov, count);
 }

@@ -205,6 +205,16 @@ with Claims() as t, Cluster(base_port=21300, fsync="never", config={"max_value_s
         mm.close()
         same(stored("mp"), b"!" + text[1:-3] + b"END")
 
+    with t.claim("a handle that appends may be mapped, and what either does shows in the other (Linux 6.6)"):
+        if tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 6):
+            with opened(put("am", b"0" * 5000), os.O_RDWR | os.O_APPEND) as fd, mmap.mmap(fd, 5000) as mm:
+                mm[10:13] = b"map"
+                mm.flush()
+                os.write(fd, b"end")
+                eq(os.pread(fd, 5, 9), b"0map0")
+                eq((mm[9:14], os.fstat(fd).st_size), (b"0map0", 5003))
+            eq(stored("am"), b"0" * 10 + b"map" + b"0" * 4987 + b"end")
+
     with t.claim("appends go behind a large file and may be read before they are stored"):
         p = put("ap", text)
         with opened(p, os.O_RDWR | os.O_APPEND) as fd:
