@@ -265,8 +265,11 @@ int dir_keep(struct fs *fs, struct caller *who, struct inode *dir)
         goto out;
     m = meta_of_implicit_dir(&fs->defaults, attr_now_ns());
     err = key_create(fs, who, buf_span(&prefix), &m, span_of(NULL, 0), NULL);
-    if (err == -EEXIST)
+    if (err == -EEXIST) { /* another mount was faster: its attributes come with the next lookup */
+        m.mode = facts.mode;
+        m.gid = facts.gid;
         err = 0;
+    }
     if (err == 0)
         inode_set_dir(
             fs->inodes, dir,

@@ -41,6 +41,8 @@ static int rename_file(struct fs *fs, struct caller *who, const struct name *fro
     err = to->file_err == 0 ? dir_keep(fs, who, from->dir) : to->file_err;
     if (err == 0 && moved != NULL)
         err = file_store(fs, who, moved); /* so that the record which moves is what is seen here */
+    if (err == -ESTALE)
+        err = 0; /* that is another's file now, which moves all the same */
     if (err == 0)
         err = hold_two(who, moved, replaced);
     if (err < 0) {

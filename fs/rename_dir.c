@@ -108,7 +108,7 @@ static void *move_some(void *arg)
     while (next_key(m, &e)) {
         bool marker = e.key.len == m->from.len; /* goes last */
 
-        done_key(m, &e, marker ? -EEXIST : move_below(m, &mine, &e));
+        done_key(m, &e, marker ? 1 : move_below(m, &mine, &e));
     }
     pthread_mutex_lock(&m->lock);
     if (mine.why.msg[0] != 0)
@@ -171,7 +171,7 @@ static int move_all(struct moving *m)
         err = move_pass(m);
     if (err == 0 && m->n_moved > 0)
         err = -EBUSY;
-    if (err == 0 && m->n_kept > 1) /* the marker is one */
+    if (err == 0 && m->n_kept > 0)
         err = -ENOTEMPTY;
     return err;
 }
@@ -247,7 +247,7 @@ static int hold_tree(struct fs *fs, struct caller *who, struct span prefix, stru
     *n_held = 0;
     for (size_t i = 0; err == 0 && i < *n_files; i++) {
         err = file_store(fs, who, (*files)[i]);
-        if (err == 0)
+        if (err == 0 || err == -ESTALE) /* what is not to be stored does not hinder the others */
             err = file_hold(who, (*files)[i]);
         if (err == 0)
             (*n_held)++;
