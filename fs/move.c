@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-#define TRIES_MAX 16
+#define TRIES_LIMIT_US 30000000u /* for one key that others keep writing */
 
 struct copy {
     const struct record *rec; /* what is copied */
@@ -114,21 +114,19 @@ int key_move(struct fs *fs, struct caller *who, struct span from, struct span to
              struct ballot version, enum move_over over)
 {
     struct record_copy copied = {0}, mine = {0};
+    uint64_t until_us = core_now_us() + TRIES_LIMIT_US;
     bool replaced = false;
-    int err = -EBUSY;
+    int err;
 
-    for (int i = 0; i < TRIES_MAX; i++) {
-        err = copy_key(fs, who, from, to, i == 0 ? version : BALLOT_NONE, over, &copied, &mine,
-                       &replaced);
+    do {
+        err = copy_key(fs, who, from, to, version, over, &copied, &mine, &replaced);
         if (err == 0)
             err = key_delete(fs, who, from, &copied.rec);
         if (err == -ENOENT && !ballot_is_none(mine.rec.version))
             err = give_up(fs, who, to, &mine.rec, replaced);
-        if (err != -ECANCELED)
-            break;
-        err = -EBUSY; /* written meanwhile: once more */
-    }
+        version = BALLOT_NONE;
+    } while (err == -ECANCELED && core_now_us() < until_us); /* written meanwhile: once more */
     record_copy_fini(&copied);
     record_copy_fini(&mine);
-    return err;
+    return err == -ECANCELED ? -EBUSY : err;
 }

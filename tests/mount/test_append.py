@@ -7,7 +7,7 @@ import sys
 import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
-from kvtest import Claims, Cluster, eq
+from kvtest import Claims, Cluster, eq, wait_until
 
 APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 SHELLS, LINES = 8, 25
@@ -43,7 +43,8 @@ with Claims() as t, Cluster(base_port=21610, config={"max_value_size": 8 << 20})
             try:
                 for _ in range(2):
                     eq(os.write(fd, data), len(data))
-                    os.fsync(fd)
+                    # Where it cannot be told in time whether it is stored, the next try finds out.
+                    wait_until(lambda: code_of(os.fsync, fd) == 0, 100, "it is stored")
             finally:
                 os.close(fd)
 
