@@ -263,6 +263,7 @@ struct blob *blob_new(size_t len)
     b->len = len;
     b->data = b->room;
     b->release = NULL;
+    b->mapped = false;
     return b;
 }
 

@@ -99,6 +99,7 @@ struct blob {
     uint8_t *data;
     void (*release)(void *arg, void *data, size_t len); /* of borrowed ones; NULL: own, in room */
     void *arg;
+    bool mapped; /* data begins a shared mapping of a file: see spool_pass() */
     uint8_t room[];
 };
 

@@ -106,8 +106,9 @@ void read_result_fini(struct read_result *r);
 struct draft {
     /* flags, mode, uid, gid, rdev, times, attrs; attrs borrowed until done() or the next edit */
     struct record rec;
-    struct value value; /* owned by the draft */
-    bool same_value;    /* keep the value as it is: it does not travel */
+    struct value value, tail; /* owned by the draft; tail: stands behind value */
+    bool same_value;          /* keep the value as it is: it does not travel */
+    struct span sums;         /* of value, where they are known already; borrowed as attrs */
 };
 
 /*

@@ -22,6 +22,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/*
+ * Of a value that is wanted whole, however large, so much is asked for at first; where there is
+ * more, that is fetched in the time that it is given then.
+ */
+#define READ_ALL_FIRST MEMORY_BLOB_MAX
+
 static void read_try(struct read_op *rd);
 static void on_read_answer(struct round *r, struct leg *leg);
 
@@ -179,6 +185,13 @@ static void read_fetch(struct read_op *rd, uint64_t offset, uint64_t length,
         read_finish(rd, -ENOMEM);
 }
 
+/* More bytes are to travel than was known: the timeout will do for a few MiB. */
+static void read_plan(struct read_op *rd, uint64_t size)
+{
+    if (size > MEMORY_BLOB_MAX)
+        op_add_bytes(&rd->op, size);
+}
+
 /* Is every wanted byte of the value in res.value? */
 static bool value_at_hand(const struct read_op *rd)
 {
@@ -202,6 +215,8 @@ static void read_settled(struct read_op *rd)
     } else {
         uint64_t left = rec->size - rd->offset;
 
+        if (rd->length == READ_ALL)
+            read_plan(rd, left);
         read_fetch(rd, rd->offset, rd->length < left ? rd->length : left, read_peek);
     }
 }
@@ -279,6 +294,7 @@ static void read_mend(struct read_op *rd)
     struct round *r;
 
     if (rec->size > 0 && (rd->res.value.data == NULL || rd->res.value.len != rec->size)) {
+        read_plan(rd, 2 * rec->size); /* here, and to those that lack them */
         read_fetch(rd, 0, rec->size, read_mend);
         return;
     }
@@ -417,7 +433,7 @@ static void read_send(struct read_op *rd, struct round *r, unsigned i, bool hurr
     if (rd->want_value && !rd->apart && i < r->n_votes && !coming) {
         m.flags |= MSG_WANT_VALUE;
         m.offset = rd->offset;
-        m.length = rd->length;
+        m.length = rd->first_length;
         rd->value_leg = i;
     }
     if (rd->peek)
@@ -534,7 +550,8 @@ static bool leg_has_wanted(const struct read_op *rd, const struct leg *leg)
         return true;
     left = size - rd->offset;
     return leg->ans.has_value && from <= rd->offset &&
-           from + leg->value.len >= rd->offset + (rd->length < left ? rd->length : left);
+           from + leg->value.len >=
+               rd->offset + (rd->first_length < left ? rd->first_length : left);
 }
 
 /* Of a pinned read: the first that holds the version, and all that is wanted of it, will do. */
@@ -551,7 +568,10 @@ static void on_pinned_answer(struct round *r, struct leg *leg)
             rd->res.value = value_ref(leg->value);
             rd->res.value_offset = leg->ans.value_offset;
         }
-        read_finish(rd, err);
+        if (err == 0)
+            read_settled(rd);
+        else
+            read_finish(rd, err);
     } else if (next < r->n) {
         read_send(rd, r, next, true);
     } else if (round_pending(r) == 0) {
@@ -627,6 +647,7 @@ struct op *client_read(struct client *c, const struct read_args *args, read_done
     rd->want_value = args->want_value && args->length > 0;
     rd->offset = args->offset;
     rd->length = args->length;
+    rd->first_length = args->length == READ_ALL ? READ_ALL_FIRST : args->length;
     rd->peek = args->peek;
     rd->pin = args->pin;
     rd->done = done;

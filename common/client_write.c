@@ -21,6 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/sums.h"
+
 #define SENT_PAUSE_US 200u
 
 static void write_judge(struct write_op *w);
@@ -28,6 +30,12 @@ static void write_judge(struct write_op *w);
 void write_result_fini(struct write_result *r)
 {
     record_copy_fini(&r->rec);
+}
+
+static void draft_fini(struct draft *d)
+{
+    value_fini(&d->value);
+    value_fini(&d->tail);
 }
 
 void write_turn_over(struct write_op *w)
@@ -56,7 +64,7 @@ void write_finish(struct write_op *w, int err)
     op_fini(&w->op);
     record_copy_fini(&w->cur);
     value_fini(&w->cur_value);
-    value_fini(&w->draft.value);
+    draft_fini(&w->draft);
     value_fini(&w->sums_of);
     buf_fini(&w->sums);
     free(w->nodes);
@@ -152,13 +160,43 @@ void write_hedge_later(struct write_op *w)
  */
 static void draft_settle(struct write_op *w, enum accept_for purpose)
 {
-    value_fini(&w->draft.value);
+    draft_fini(&w->draft);
     w->draft = (struct draft){.rec = w->cur.rec, .same_value = true};
     if (ballot_is_none(w->cur.rec.version))
         w->draft.rec.flags = RECORD_TOMBSTONE;
     w->draft.rec.version = w->ballot;
     w->purpose = purpose;
     write_accept(w);
+}
+
+/* Of what stands before the tail most is summed already, where it is the present value. */
+static int sum_with_tail(struct write_op *w)
+{
+    const struct draft *d = &w->draft;
+    bool same =
+        w->have_cur_value && d->value.data == w->cur_value.data && d->value.len == w->cur.rec.size;
+    size_t skip = same ? d->value.len / CHUNK_SIZE : 0;
+    struct span all, known = span_of(w->cur.rec.sums.data, skip * 8);
+    struct sums *s = sums_new(skip > 0 ? known : (struct span){0});
+    int err = s == NULL ? -ENOMEM : 0;
+
+    if (err == 0) {
+        skip *= CHUNK_SIZE;
+        if (d->value.len > skip)
+            sums_add(s, span_of(d->value.data + skip, d->value.len - skip));
+        sums_add(s, value_span(d->tail));
+        err = sums_end(s, &all);
+    }
+    value_fini(&w->sums_of);
+    buf_clear(&w->sums);
+    if (err == 0) {
+        buf_add_span(&w->sums, all);
+        err = w->sums.err;
+    }
+    if (err == 0)
+        w->draft.rec.sums = buf_span(&w->sums);
+    sums_free(s);
+    return err;
 }
 
 static int draft_complete(struct write_op *w)
@@ -182,7 +220,7 @@ static int draft_complete(struct write_op *w)
         memcpy(bare.recent, rec->recent, sizeof bare.recent);
         *rec = bare;
         w->draft.same_value = false;
-        value_fini(&w->draft.value);
+        draft_fini(&w->draft);
         return 0;
     }
     if (w->draft.same_value) {
@@ -190,7 +228,17 @@ static int draft_complete(struct write_op *w)
         rec->sums = cur->sums;
         return 0;
     }
-    rec->size = w->draft.value.len;
+    rec->size = (uint64_t)w->draft.value.len + w->draft.tail.len;
+    if (w->draft.tail.len > 0)
+        return sum_with_tail(w);
+    if (w->draft.sums.len > 0) {
+        rec->sums = w->draft.sums;
+        return 0;
+    }
+    if (rec->size == 0) {
+        rec->sums = (struct span){0};
+        return 0;
+    }
     if (w->sums_of.data != w->draft.value.data || w->sums_of.len != w->draft.value.len) {
         buf_clear(&w->sums);
         record_sums(&w->sums, value_span(w->draft.value));
@@ -245,7 +293,7 @@ static void write_judge(struct write_op *w)
         write_fetch(w, cur->version);
         return;
     }
-    value_fini(&w->draft.value);
+    draft_fini(&w->draft);
     w->draft = (struct draft){.rec = *cur};
     w->draft.rec.flags = 0;
     if (!record_is_live(cur))
@@ -303,6 +351,14 @@ static void on_fetched(void *arg, struct read_result *got)
         write_judge(w);
 }
 
+void write_plan(struct write_op *w, uint64_t size)
+{
+    if (size <= w->planned || (size <= MEMORY_BLOB_MAX && !w->settling))
+        return;
+    op_add_bytes(&w->op, size - w->planned);
+    w->planned = size;
+}
+
 void write_fetch(struct write_op *w, struct ballot pin)
 {
     struct read_args args = {
@@ -313,8 +369,7 @@ void write_fetch(struct write_op *w, struct ballot pin)
         .timeout_ms = op_left_ms(&w->op),
     };
 
-    if (w->settling) /* here, and to those that lack them */
-        op_add_bytes(&w->op, 2 * w->cur.rec.size);
+    write_plan(w, w->planned + 2 * w->cur.rec.size); /* here, and to those that lack them */
     w->fetch_pin = pin;
     round_drop(&w->op);
     op_wake_at(&w->op, UINT64_MAX);
@@ -372,12 +427,13 @@ static void prepare_send(struct write_op *w, struct round *r, unsigned i)
     struct message m = {.kind = MSG_PREPARE, .ballot = w->ballot};
 
     /*
-     * A small value comes from all: whoever answers first has it. One copy of a large one is
-     * enough; and a settling asks for it only when a replica turns out to lack it.
+     * A small value comes from all: whoever answers first has it. One copy of a larger one is
+     * enough; what takes long to bring is fetched, in the time that it is given then; and a
+     * settling asks for it only when a replica turns out to lack it.
      */
     if (w->want_value || w->settling) {
         m.flags = MSG_WANT_VALUE;
-        m.length = i == 0 && w->want_value ? UINT64_MAX : INLINE_VALUE_MAX;
+        m.length = i == 0 && w->want_value ? MEMORY_BLOB_MAX : INLINE_VALUE_MAX;
     }
     round_send(r, i, &m);
 }
@@ -489,6 +545,7 @@ struct write_op *write_new(struct client *c, struct span key, uint32_t timeout_m
     for (unsigned i = 0; i < n; i++)
         w->reports[i].node = replicas[i];
     w->n = n;
+    w->planned = size;
     w->done = done;
     w->arg = arg;
     w->id = client_random(c);

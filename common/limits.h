@@ -9,6 +9,7 @@
 #define VALUE_SIZE_LIMIT (1ull << 40)        /* no configuration may ask for more */
 #define CHUNK_SIZE (1u << 20)                /* a value has one checksum per chunk of this size */
 #define INLINE_VALUE_MAX (64u << 10)         /* larger values are kept in a file of their own */
+#define MEMORY_BLOB_MAX (8u << 20)           /* larger ones are in temporary files, see spool.h */
 #define RECENT_MAX 32u                       /* operation ids remembered in a record */
 /* content type and extended attributes of one record, encoded */
 #define ATTRS_LEN_MAX (128u << 10)

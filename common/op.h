@@ -122,6 +122,8 @@ struct leg {
     struct answer ans;
     struct blob *body;
     struct value value; /* verified bytes that came behind the head; borrows from body */
+    /* of a large value on its way: bytes that are verified already; when to look next */
+    size_t verified, verify_at;
 };
 
 /*
@@ -139,7 +141,7 @@ struct round {
     unsigned in_flight;
     struct tally tally; /* of the first n_votes legs */
     unsigned n_votes, n;
-    struct value body; /* what is sent behind each head */
+    struct value body, tail; /* what is sent behind each head */
     struct leg legs[];
 };
 

@@ -4,6 +4,9 @@
 #include <errno.h>
 #include <string.h>
 
+#include "common/limits.h"
+#include "common/spool.h"
+
 #define ROOM_FIRST (16u << 10) /* for an answer whose length is not told */
 
 /* Copies what part, which starts at `start`, has from pos on. */
@@ -19,19 +22,34 @@ static size_t copy_from(struct span part, uint64_t start, uint64_t pos, uint8_t 
     return n;
 }
 
+/* Behind sent, a chunk stays: what goes to several nodes goes about as fast to each. */
+static void pass_sent(const struct payload *x, uint64_t sent)
+{
+    uint64_t to = sent > x->head.len + CHUNK_SIZE ? sent - x->head.len - CHUNK_SIZE : 0, from;
+
+    if (to > x->body.len)
+        to = x->body.len;
+    from = to > 2 * CHUNK_SIZE ? to - 2 * CHUNK_SIZE : 0;
+
+    spool_pass(x->body, (size_t)from, (size_t)to);
+}
+
 size_t payload_read(struct payload *x, void *out, size_t room)
 {
     uint8_t *to = out;
     size_t n = copy_from(x->head, 0, x->sent, to, room);
 
-    n += copy_from(x->body, x->head.len, x->sent + n, to + n, room - n);
+    n += copy_from(value_span(x->body), x->head.len, x->sent + n, to + n, room - n);
+    n += copy_from(value_span(x->tail), x->head.len + x->body.len, x->sent + n, to + n, room - n);
+    if ((x->sent + n) / CHUNK_SIZE != x->sent / CHUNK_SIZE)
+        pass_sent(x, x->sent + n);
     x->sent += n;
     return n;
 }
 
 int payload_seek(struct payload *x, uint64_t pos)
 {
-    if (pos > x->head.len + x->body.len)
+    if (pos > x->head.len + x->body.len + x->tail.len)
         return -EINVAL;
     x->sent = pos;
     return 0;
@@ -52,23 +70,17 @@ static uint64_t room_for(const struct payload *x, uint64_t need, int64_t announc
 int payload_write(struct payload *x, struct span part, int64_t announced)
 {
     uint64_t need = (uint64_t)x->answer_len + part.len;
-    struct blob *b = x->answer;
+    int err = 0;
 
     if (need > x->answer_len_max || announced > (int64_t)x->answer_len_max)
         return -EFBIG;
-    if (b == NULL || b->len < need) {
-        b = blob_new((size_t)room_for(x, need, announced));
-        if (b == NULL)
-            return -ENOMEM;
-        if (x->answer != NULL)
-            memcpy(b->data, x->answer->data, x->answer_len);
-        blob_unref(x->answer);
-        x->answer = b;
-    }
-    if (part.len > 0)
-        memcpy(b->data + x->answer_len, part.data, part.len);
-    x->answer_len += part.len;
-    return 0;
+    if (x->answer == NULL || x->answer->len < need)
+        err = spool_reserve(&x->answer, x->answer_len, (size_t)room_for(x, need, announced));
+    if (err == 0)
+        err = spool_write(x->answer, x->answer_len, part);
+    if (err == 0)
+        x->answer_len += part.len;
+    return err;
 }
 
 int payload_take_answer(struct payload *x, struct blob **out)

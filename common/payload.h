@@ -8,7 +8,8 @@
 #include "common/buf.h"
 
 struct payload {
-    struct span head, body;  /* what is sent, one behind the other; borrowed */
+    struct span head; /* what is sent, one behind the other; borrowed */
+    struct value body, tail;
     uint64_t sent;           /* bytes given out */
     uint64_t answer_len_max; /* more than that is no answer */
     struct blob *answer;     /* what came; its len is room */
@@ -21,7 +22,7 @@ size_t payload_read(struct payload *x, void *out, size_t room);
 int payload_seek(struct payload *x, uint64_t pos);
 /*
  * Takes the next bytes of the answer. announced: the length of the whole answer as its sender told
- * it, -1 where it did not. 0, -EFBIG, -ENOMEM.
+ * it, -1 where it did not. 0, -EFBIG, -ENOMEM, as spool.h.
  */
 int payload_write(struct payload *x, struct span part, int64_t announced);
 /* Moves the answer, which may be empty, to *out: 0 or -ENOMEM. */

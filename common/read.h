@@ -10,6 +10,7 @@ struct read_op {
     struct op op;
     bool want_value, peek;
     uint64_t offset, length;
+    uint64_t first_length; /* what is asked for before the size is known */
     struct ballot pin;
     read_done_fn *done;
     void *arg;

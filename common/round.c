@@ -9,17 +9,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/spool.h"
 #include "common/status.h"
 
 /* A call that carries this much says nothing about a node's usual latency. */
 #define LARGE_CALL (64u << 10)
 /* The slowest network that large values are planned for, in bytes per microsecond. */
 #define SLOWEST_BYTES_PER_US 8u
+/* Of a value that is wanted whole, whatever its size. */
+#define READ_ALL_PLANNED (64u << 20)
 
 /* After a call has become slow, its timer has told health by then. */
 #define SLOW_TOLD_US 1000u
 
 static void leg_done(struct call *call, int err, struct blob *answer);
+static void leg_arrived(struct call *call, struct blob *answer, size_t len);
 
 struct round *round_new(struct op *op, struct span key, const unsigned *nodes, unsigned n,
                         unsigned n_votes, unsigned need,
@@ -64,6 +68,7 @@ static void round_free(struct round *r)
         blob_unref(r->legs[i].body);
     }
     value_fini(&r->body);
+    value_fini(&r->tail);
     tally_fini(&r->tally);
     buf_fini(&r->key);
     r->c->n_rounds--;
@@ -138,7 +143,7 @@ void round_send(struct round *r, unsigned i, struct message *m)
     struct leg *leg = &r->legs[i];
     uint64_t now = transport_now_us(c->opts.transport);
     uint64_t left_ms = r->deadline_us > now ? (r->deadline_us - now + 999) / 1000 : 1;
-    uint64_t bytes = r->body.len;
+    uint64_t bytes = r->body.len + r->tail.len;
 
     assert(!leg->sent);
     leg->sent = true;
@@ -151,14 +156,16 @@ void round_send(struct round *r, unsigned i, struct message *m)
     leg->asked = m->kind;
     message_encode(&leg->head, m);
     if (m->kind == MSG_READ && (m->flags & MSG_WANT_VALUE))
-        bytes += m->length > VALUE_SIZE_DEFAULT_MAX ? VALUE_SIZE_DEFAULT_MAX : m->length;
+        bytes += m->length == READ_ALL ? READ_ALL_PLANNED : m->length;
     leg->sent_us = now;
     leg->slow_us = now + health_slow_us(c->opts.health, leg->node) + bytes / SLOWEST_BYTES_PER_US;
     leg->call.node = leg->node;
     leg->call.head = buf_span(&leg->head);
     leg->call.body = r->body;
+    leg->call.tail = r->tail;
     leg->call.deadline_us = r->deadline_us > now ? r->deadline_us : now + 1;
     leg->call.done = leg_done;
+    leg->call.arrived = leg_arrived;
     r->in_flight++;
     slow_watch(leg);
     c->opts.transport->ops->send(c->opts.transport, &leg->call);
@@ -198,6 +205,43 @@ static bool answers(enum answer_kind kind, enum message_kind asked)
 }
 
 /*
+ * A large value is verified as it comes: all at once would hold up the loop, and whatever else is
+ * on it. What does not match is found again, and told, when the answer is complete.
+ */
+static void leg_arrived(struct call *call, struct blob *answer, size_t len)
+{
+    struct leg *leg = container_of(call, struct leg, call);
+    struct answer a;
+    struct value v;
+    size_t head_len, have;
+
+    if (answer->len <= MEMORY_BLOB_MAX || len < leg->verify_at)
+        return;
+    leg->verify_at = len + CHUNK_SIZE;
+    if (answer_decode(span_of(answer->data, len), buf_span(&leg->round->key), &a, &head_len) < 0 ||
+        !a.has_value)
+        return;
+    v = (struct value){answer, answer->data + head_len, len - head_len};
+    have = v.len - v.len % CHUNK_SIZE;
+    if (have <= leg->verified ||
+        record_verify(&a.record, a.value_offset + leg->verified,
+                      span_of(v.data + leg->verified, have - leg->verified)) < 0)
+        return;
+    spool_pass(v, leg->verified, have);
+    leg->verified = have;
+}
+
+static int verify_rest(const struct leg *leg)
+{
+    struct span v = value_span(leg->value);
+
+    if (leg->verified > v.len)
+        return -EBADMSG;
+    return record_verify(&leg->ans.record, leg->ans.value_offset + leg->verified,
+                         span_of(v.data + leg->verified, v.len - leg->verified));
+}
+
+/*
  * Makes sense of the bytes that came back: fills leg->ans and value, or returns why they are of no
  * use.
  */
@@ -221,7 +265,7 @@ static int leg_decode(struct leg *leg, struct blob *body)
     }
     if (leg->ans.has_value) {
         leg->value = (struct value){leg->body, body->data + head_len, body->len - head_len};
-        return record_verify(&leg->ans.record, leg->ans.value_offset, value_span(leg->value));
+        return verify_rest(leg);
     }
     if (leg->ans.kind == ANS_LIST || leg->ans.kind == ANS_KEYS)
         leg->value = (struct value){leg->body, body->data + head_len, body->len - head_len};
@@ -258,7 +302,7 @@ static void leg_tell_health(const struct leg *leg, size_t answer_len)
 {
     struct client *c = leg->round->c;
     uint64_t now = transport_now_us(c->opts.transport);
-    bool large = leg->call.body.len + answer_len > LARGE_CALL;
+    bool large = leg->call.body.len + leg->call.tail.len + answer_len > LARGE_CALL;
 
     if (leg->body != NULL) {
         health_answered(c->opts.health, leg->node, now, now - leg->sent_us, large,

@@ -20,15 +20,20 @@ struct transport;
  */
 struct call {
     unsigned node;
-    struct span head;     /* encoded message head */
-    struct value body;    /* value bytes behind it; borrowed */
-    uint64_t deadline_us; /* clock->mono_us: ended with -ETIMEDOUT then */
+    struct span head;        /* encoded message head */
+    struct value body, tail; /* value bytes behind it; borrowed */
+    uint64_t deadline_us;    /* clock->mono_us: ended with -ETIMEDOUT then */
     /*
      * Comes exactly once. err 0: answer holds the whole body of the node's answer, whatever its
      * HTTP status; done owns that reference. Else answer is NULL: -ETIMEDOUT, -ECONNREFUSED,
      * -ECONNRESET, -EHOSTUNREACH, -ECANCELED (the transport is closing), ...
      */
     void (*done)(struct call *c, int err, struct blob *answer);
+    /*
+     * NULL, or: so many bytes of the answer have come, in what is still the transport's. For who
+     * has much to do with a long answer. A transport need not call it.
+     */
+    void (*arrived)(struct call *c, struct blob *answer, size_t len);
 
     struct list link; /* the transport's, as is priv */
     void *priv;

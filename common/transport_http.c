@@ -107,11 +107,16 @@ static int on_seek(void *arg, curl_off_t offset, int origin)
 static size_t on_write(char *data, size_t size, size_t n, void *arg)
 {
     struct handle *hd = arg;
+    struct request *rq = hd->rq;
     curl_off_t announced = -1;
 
     curl_easy_getinfo(hd->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &announced);
-    hd->rq->err = payload_write(&hd->rq->payload, span_of(data, size * n), announced);
-    return hd->rq->err < 0 ? 0 : size * n;
+    rq->err = payload_write(&rq->payload, span_of(data, size * n), announced);
+    if (rq->err < 0)
+        return 0;
+    if (rq->call->arrived != NULL)
+        rq->call->arrived(rq->call, rq->payload.answer, rq->payload.answer_len);
+    return size * n;
 }
 
 /* --- easy handles ----------------------------------------------------------------------------- */
@@ -176,17 +181,18 @@ static struct handle *handle_new(struct peer *p)
 static int handle_load(struct handle *hd, struct request *rq)
 {
     struct call *c = rq->call;
-    uint64_t size = c->head.len + c->body.len;
+    uint64_t size = c->head.len + c->body.len + c->tail.len;
     const void *bytes = NULL; /* NULL: on_read() gives them */
     CURLcode code;
 
     hd->rq = rq;
-    if (size < SMALL_BODY_MAX && c->body.len == 0) {
+    if (size < SMALL_BODY_MAX && size == c->head.len) {
         bytes = c->head.data;
     } else if (size < SMALL_BODY_MAX) {
         buf_clear(&hd->small);
         buf_add_span(&hd->small, c->head);
         buf_add_span(&hd->small, value_span(c->body));
+        buf_add_span(&hd->small, value_span(c->tail));
         if (hd->small.err != 0)
             return -ENOMEM;
         bytes = hd->small.data;
@@ -368,7 +374,8 @@ static void http_send(struct transport *t, struct call *c)
     rq->call = c;
     rq->payload = (struct payload){
         .head = c->head,
-        .body = value_span(c->body),
+        .body = c->body,
+        .tail = c->tail,
         .answer_len_max = h->answer_len_max,
     };
     rq->deadline.fire = on_deadline;

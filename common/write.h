@@ -50,6 +50,7 @@ struct write_op {
     struct draft draft;
     struct buf sums;         /* of sums_of, and of draft.value while that is the same */
     struct value sums_of;    /* owns a reference: other bytes cannot come to stand in its place */
+    uint64_t planned;        /* bytes that have their time */
     bool same_value;         /* this ACCEPT carries no value */
     bool stored;             /* the quorum has it: what is left is done for the report only */
     struct op *sub;          /* a fetch under way ... */
@@ -73,6 +74,8 @@ void write_finish_with(struct write_op *w, int err, const struct record *rec);
 /* Another try after a pause; or the end, when the round failed in a way that no try will mend. */
 void write_retry(struct write_op *w);
 void write_hedge_later(struct write_op *w);
+/* Sees to it that the op has time for so many bytes, in all; its timeout will do for a few MiB. */
+void write_plan(struct write_op *w, uint64_t size);
 /* Brings the bytes of cur, which are there under the version pin, and goes on with them. */
 void write_fetch(struct write_op *w, struct ballot pin);
 

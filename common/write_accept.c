@@ -144,14 +144,18 @@ void write_accept(struct write_op *w)
         value_fini(&w->draft.value);
         w->draft.value = value_ref(w->cur_value);
     }
+    if (!w->same_value)
+        write_plan(w, w->draft.rec.size);
     r = round_new(op, buf_span(&op->key), w->nodes, w->n, w->n, ring_majority(op->c->opts.ring),
                   on_accept_answer);
     if (r == NULL) {
         write_finish(w, -ENOMEM);
         return;
     }
-    if (!w->same_value && w->draft.rec.size > 0)
+    if (!w->same_value && w->draft.rec.size > 0) {
         r->body = value_ref(w->draft.value);
+        r->tail = value_ref(w->draft.tail);
+    }
     for (unsigned i = 0; i < w->n; i++) {
         w->reports[i].state = REPORT_FAILED;
         w->reports[i].err = -EHOSTDOWN; /* until it is asked */

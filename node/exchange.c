@@ -14,9 +14,9 @@
  *                    resume at once
  *     replier:       stores the response; -> REPLIED; resumes where it was WAITING
  *
- * An answer without end sleeps in the same way while its reader has nothing, and `stream` decides
- * between that and exchange_wake(). Its connection's deadline moves on each time that the socket
- * has taken all so far: it is cut only where its client takes nothing.
+ * An answer sleeps in the same way while its reader has nothing, and `stream` decides between that
+ * and exchange_wake(). Of one without end the connection's deadline moves on each time that the
+ * socket has taken all so far: it is cut only where its client takes nothing.
  */
 #include "node/exchange.h"
 
@@ -75,17 +75,32 @@ static const char *check_framing(struct exchange *x, const char *url, const char
 
 /* The reader of an answer, for libmicrohttpd. */
 struct source {
-    struct exchange *x; /* of one without end; not after gone() */
+    struct exchange *x; /* not after gone() */
     response_read_fn *read;
     void (*free)(void *arg);
     void *arg;
 };
 
+/* The reader has nothing now: until exchange_wake(), which may have come already. */
+static ssize_t source_sleep(struct exchange *x)
+{
+    enum stream_state busy = STREAM_BUSY;
+
+    MHD_suspend_connection(x->connection);
+    if (!atomic_compare_exchange_strong(&x->stream, &busy, STREAM_ASLEEP))
+        MHD_resume_connection(x->connection);
+    return 0;
+}
+
 static ssize_t source_read(void *cls, uint64_t pos, char *out, size_t cap)
 {
     struct source *src = cls;
-    int64_t n = src->read == NULL ? -EIO : src->read(src->arg, pos, out, cap);
+    int64_t n;
 
+    atomic_store(&src->x->stream, STREAM_BUSY); /* before it looks: what comes after it wakes it */
+    n = src->read == NULL ? -EIO : src->read(src->arg, pos, out, cap);
+    if (n == 0)
+        return source_sleep(src->x);
     return n > 0 ? (ssize_t)n : MHD_CONTENT_READER_END_WITH_ERROR;
 }
 
@@ -93,7 +108,6 @@ static ssize_t source_read_endless(void *cls, uint64_t pos, char *out, size_t ca
 {
     struct source *src = cls;
     struct exchange *x = src->x;
-    enum stream_state busy = STREAM_BUSY;
     int64_t n;
 
     atomic_store(&x->stream, STREAM_BUSY); /* before it looks: what comes after it wakes it */
@@ -105,12 +119,7 @@ static ssize_t source_read_endless(void *cls, uint64_t pos, char *out, size_t ca
     if (!atomic_load(&x->hurried))
         (void)conn_works(x->conn, server_now_us(x->server) + GRACE_US);
     x->bytes_out += (uint64_t)n;
-    if (n > 0)
-        return (ssize_t)n;
-    MHD_suspend_connection(x->connection);
-    if (!atomic_compare_exchange_strong(&x->stream, &busy, STREAM_ASLEEP))
-        MHD_resume_connection(x->connection);
-    return 0;
+    return n > 0 ? (ssize_t)n : source_sleep(x);
 }
 
 static void source_free(void *cls)

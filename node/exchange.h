@@ -18,7 +18,7 @@
 enum drain_state { DRAIN_NONE, DRAIN_CLIENTS, DRAIN_ALL };
 
 enum exchange_state { RUNNING, WAITING, REPLIED };
-/* Of an answer without end: read is being asked, it had nothing, it is to be asked again. */
+/* Of an answer that is read: read is being asked, it had nothing, it is to be asked again. */
 enum stream_state { STREAM_BUSY, STREAM_ASLEEP, STREAM_WOKEN };
 
 struct exchange {

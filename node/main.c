@@ -11,8 +11,9 @@
  *     framing.[ch]      where a request ends, and which to refuse
  *     response.[ch]     an answer as a value
  *   service.[ch]      from a path to its route (routes.h), and what all of them share
- *     routes_kv.c       GET and HEAD of a key; conditions.[ch]: If-Match, Range and the like
- *     routes_write.c    PUT, DELETE, append; body.[ch], budget.h: bodies in bounded memory
+ *     routes_kv.c       GET and HEAD of a key; conditions.[ch]: If-Match, Range and the like;
+ *                       value_stream.[ch]: a large value on its way out
+ *     routes_write.c    PUT, DELETE, append; body.[ch], budget.h: bodies within bounds
  *     routes_list.c     listings; query.[ch], base64.[ch]: the part of a URL behind '?'
  *     routes_replica.c  the cluster's own requests
  *     routes_watch.c    changes as they come; changes.[ch]: the last ones; watchers.[ch]: whom to
@@ -66,6 +67,7 @@
 #include <unistd.h>
 
 #include "common/log.h"
+#include "common/spool.h"
 #include "common/transport_http.h"
 #include "node/damage.h"
 #include "node/listener.h"
@@ -80,7 +82,8 @@
 #define GATEWAY_WAIT_MS 2000u /* for nodes to say which ring they hold */
 #define IMBALANCE_MAX 1.4
 #define WATCHERS_SHARE 4u /* of the connections: so many may watch changes */
-#define MEMORY_MIN (256ull << 20)
+#define BODY_MEMORY (256ull << 20)
+#define BODIES_ON_DISK 4u /* of the largest size, at a time */
 
 /* All parts, in the order in which they start. */
 struct node {
@@ -205,6 +208,7 @@ static int open_store(struct node *n, struct err *err)
         r = snprintf(n->data, sizeof(n->data), "data-%s", n->opts.id);
     if (r < 0 || (size_t)r >= sizeof(n->data))
         return err_set(err, -ENAMETOOLONG, "the name of the data directory is too long");
+    spool_set_dir(n->data);
     r = store_rocksdb_open(n->data, n->opts.id, n->opts.fsync, &n->service.store, &fresh,
                            &n->distrusted, err);
     if (r == 0 && fresh)
@@ -345,7 +349,7 @@ static int open_server(struct node *n, struct err *err)
         .listener = n->listener,
         .connections_max = connections_max(),
     };
-    uint64_t two_values = 2 * n->cfg->max_value_size;
+    uint64_t values = BODIES_ON_DISK * n->cfg->max_value_size;
     int r;
 
     n->service.metrics = metrics_new();
@@ -358,7 +362,8 @@ static int open_server(struct node *n, struct err *err)
         if (r != 0)
             return err_set(err, r, "cannot start the thread of the watchers: %s", strerror(-r));
     }
-    n->service.memory.max = two_values > MEMORY_MIN ? two_values : MEMORY_MIN;
+    n->service.room.memory.max = BODY_MEMORY;
+    n->service.room.disk.max = values > BODY_MEMORY ? values : BODY_MEMORY;
     r = server_open(&opts, &n->server, err);
     if (r == 0)
         n->listener = NULL;

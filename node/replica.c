@@ -318,45 +318,12 @@ int replica_perform(struct replica_request *rq, struct reply *out)
 
 /* --- for people ---------------------------------------------------------------------- */
 
-/* The whole value of p, verified, in memory. */
-static int load_value(struct replica *r, struct span key, struct present *p, struct value *out)
-{
-    struct answer a = {0};
-    struct reply reply = REPLY_NONE;
-    struct blob *blob = NULL;
-    int64_t n;
-    int err = replica_attach(r, key, p, 0, UINT64_MAX, &a, &reply);
-
-    if (err < 0)
-        goto out;
-    if (reply.fd < 0) {
-        *out = value_ref(reply.value);
-        goto out;
-    }
-    blob = blob_new((size_t)reply.file_len);
-    if (blob == NULL) {
-        err = -ENOMEM;
-        goto out;
-    }
-    n = reply_read(&reply, 0, blob->data, blob->len);
-    if (n < 0) {
-        err = (int)n;
-        goto out;
-    }
-    assert((size_t)n == blob->len);
-    *out = (struct value){.blob = blob, .data = blob->data, .len = blob->len};
-    blob = NULL;
-out:
-    blob_unref(blob);
-    reply_fini(&reply);
-    return err;
-}
-
-int replica_peek(struct replica *r, struct span key, struct record_copy *rec, struct value *value)
+int replica_peek(struct replica *r, struct span key, struct record_copy *rec, struct reply *value)
 {
     struct present p = PRESENT_NONE;
     struct record_copy copy = {0};
-    struct value v = {0};
+    struct reply v = REPLY_NONE;
+    struct answer a = {0};
     int err = key_check(key);
 
     if (err == 0 && r->opts.placed_by.len > 0)
@@ -374,11 +341,12 @@ int replica_peek(struct replica *r, struct span key, struct record_copy *rec, st
     if (err == 0)
         err = record_copy(&p.rec, &copy);
     if (err == 0 && record_is_live(&p.rec))
-        err = load_value(r, key, &p, &v);
+        err = replica_attach(r, key, &p, 0, UINT64_MAX, &a, &v);
     if (err == -EBADMSG)
         present_damaged(r, key, p.state == PRESENT_WHOLE ? p.rec.version : BALLOT_NONE);
     if (err < 0) {
         record_copy_fini(&copy);
+        reply_fini(&v);
     } else {
         *rec = copy;
         *value = v;

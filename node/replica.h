@@ -175,9 +175,9 @@ void replica_abort(struct replica_request *rq);
 /*
  * This node's own copy, for GET /replica/{key} (people, tests): 0 with rec.version none where it
  * has none; -EREMCHG, -EBADE (its data is of another ring), -EBADMSG, -EAGAIN (recovering: what it
- * has says nothing), ...
+ * has says nothing), ... value: its bytes alone, without a head, for reply_read().
  */
-int replica_peek(struct replica *r, struct span key, struct record_copy *rec, struct value *value);
+int replica_peek(struct replica *r, struct span key, struct record_copy *rec, struct reply *value);
 
 /* What HELLO of a peer told, found out by this node's own prober: kept durably when newer. */
 int replica_learn(struct replica *r, unsigned node, uint64_t incarnation);

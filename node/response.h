@@ -11,14 +11,13 @@
 
 /*
  * Bytes of an answer of known length, made while it is sent: copies some from position pos on into
- * out, at most cap; returns how many, > 0, or negative: the connection is cut, so that what was
- * sent never looks whole. On a server thread.
+ * out, at most cap; returns how many, or negative: the connection is cut, so that what was sent
+ * never looks whole. 0: nothing now; it is asked again after exchange_wake(). On a server thread.
  */
 typedef int64_t response_read_fn(void *arg, uint64_t pos, void *out, size_t cap);
 
 /*
- * body_len of an answer whose length nobody knows: it goes on until read says RESPONSE_END. read
- * may also say 0: nothing now; it is asked again after exchange_wake().
+ * body_len of an answer whose length nobody knows: it goes on until read says RESPONSE_END.
  */
 #define RESPONSE_ENDLESS UINT64_MAX
 #define RESPONSE_END INT64_MIN

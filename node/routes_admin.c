@@ -256,7 +256,9 @@ struct task *metrics_begin(struct service *s, struct exchange *x, struct span re
                    watchers_count(s->watchers));
     prom_gauge(out, "kvfs_http_connections", "Open connections.", exchange_connections(x));
     prom_gauge(out, "kvfs_memory_bytes", "Memory held by bodies and large values under way.",
-               (double)atomic_load(&s->memory.used));
+               (double)atomic_load(&s->room.memory.used));
+    prom_gauge(out, "kvfs_spool_bytes", "Temporary files that hold large bodies under way.",
+               (double)atomic_load(&s->room.disk.used));
     prom_gauge(out, "kvfs_uptime_seconds", "Since the process started.",
                (double)(s->clock->mono_us(s->clock) - s->started_us) / 1e6);
     if (s->store != NULL)

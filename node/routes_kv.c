@@ -3,7 +3,8 @@
  *
  * One read brings the first FIRST_LEN bytes of what is asked for, which mostly is all. What is
  * longer is read in a second step, pinned to the version that the first one found, once the budget
- * has room for it. Where the key changes in between the whole goes again.
+ * has room for it. Where the key changes in between the whole goes again. What is longer than
+ * WHOLE_LEN is read while it is sent (value_stream.h).
  */
 #include "node/routes.h"
 
@@ -13,11 +14,14 @@
 #include <string.h>
 
 #include "common/status.h"
+#include "node/value_stream.h"
 
 #define FIRST_LEN CHUNK_SIZE
 /* Values up to this do not count against the budget: the number of clients bounds them. */
 #define FREE_LEN (64u << 10)
 #define TRIES_MAX 3u /* of the two steps; then one read of everything */
+/* Up to this all of it is there before the first byte is sent, of one version whatever happens. */
+#define WHOLE_LEN MEMORY_BLOB_MAX
 #define TYPE_LEN_MAX 255
 
 struct kv_get {
@@ -128,7 +132,7 @@ static bool take_room(struct kv_get *g, uint64_t len)
 {
     if (len <= g->taken || len <= FREE_LEN)
         return true;
-    if (!budget_take(&g->task.service->memory, len - g->taken)) {
+    if (!budget_take(&g->task.service->room.memory, len - g->taken)) {
         reply_problem(g->task.x, 503, "too many large values are being read at the moment");
         return false;
     }
@@ -136,21 +140,73 @@ static bool take_room(struct kv_get *g, uint64_t len)
     return true;
 }
 
+static void add_headers(struct response *r, const struct record *rec, uint64_t offset,
+                        uint64_t length)
+{
+    kv_add_version(r, rec);
+    add_type(r, rec);
+    response_header(r, "Accept-Ranges", "bytes");
+    if (r->status == 206)
+        response_header(r, "Content-Range", "bytes %" PRIu64 "-%" PRIu64 "/%" PRIu64, offset,
+                        offset + length - 1, rec->size);
+}
+
 static void reply_value(struct kv_get *g, const struct record *rec, unsigned status,
                         uint64_t offset, struct value value)
 {
     struct response r = {.status = status};
 
-    kv_add_version(&r, rec);
-    add_type(&r, rec);
-    response_header(&r, "Accept-Ranges", "bytes");
-    if (status == 206)
-        response_header(&r, "Content-Range", "bytes %" PRIu64 "-%" PRIu64 "/%" PRIu64, offset,
-                        offset + value.len - 1, rec->size);
+    add_headers(&r, rec, offset, value.len);
     if (g->head)
         r.body_len = rec->size;
     else
         r.value = value_ref(value);
+    exchange_reply(g->task.x, &r);
+}
+
+static int64_t read_stream(void *arg, uint64_t pos, void *out, size_t cap)
+{
+    return value_stream_read(arg, pos, out, cap);
+}
+
+static void free_stream(void *arg)
+{
+    value_stream_free(arg);
+}
+
+static void on_more(void *arg)
+{
+    exchange_wake(arg);
+}
+
+/* res has the first bytes. */
+static void reply_stream(struct kv_get *g, const struct read_result *res, unsigned status,
+                         uint64_t offset, uint64_t length)
+{
+    const struct record *rec = &res->rec.rec;
+    struct value_stream_opts opts = {
+        .cluster = g->task.service->cluster,
+        .key = buf_span(&g->key),
+        .version = rec->version,
+        .offset = offset,
+        .length = length,
+        .first = res->value,
+        .first_offset = res->value_offset,
+        .more = on_more,
+        .arg = g->task.x,
+    };
+    struct value_stream *s;
+    struct response r = {.status = status};
+
+    if (value_stream_new(&opts, &s) < 0) {
+        reply_problem(g->task.x, 503, "out of memory");
+        return;
+    }
+    add_headers(&r, rec, offset, length);
+    r.read = read_stream;
+    r.read_free = free_stream;
+    r.read_arg = s;
+    r.body_len = length;
     exchange_reply(g->task.x, &r);
 }
 
@@ -215,10 +271,13 @@ static void answer(struct kv_get *g, struct read_result *res)
         reply_without_value(g, rec, status);
         return;
     }
-    if (!take_room(g, length))
+    if (!take_room(g, length > WHOLE_LEN ? VALUE_STREAM_LEN : length))
         return;
     if (length == 0) {
         reply_value(g, rec, status, 0, (struct value){0});
+    } else if (length > WHOLE_LEN && offset >= res->value_offset &&
+               offset - res->value_offset < res->value.len) {
+        reply_stream(g, res, status, offset, length);
     } else if (offset >= res->value_offset &&
                offset - res->value_offset + length <= res->value.len) {
         struct value part =
@@ -232,7 +291,7 @@ static void answer(struct kv_get *g, struct read_result *res)
         g->args.want_value = true;
         g->args.pin = rec->version;
         g->args.offset = offset;
-        g->args.length = length;
+        g->args.length = length > WHOLE_LEN ? FIRST_LEN : length;
         start_read(g);
     }
 }
@@ -274,7 +333,7 @@ static void get_free(struct task *t)
     struct kv_get *g = container_of(t, struct kv_get, task);
 
     if (g->taken > 0)
-        budget_give(&t->service->memory, g->taken);
+        budget_give(&t->service->room.memory, g->taken);
     conditions_fini(&g->cond);
     buf_fini(&g->key);
     free(g);

@@ -35,20 +35,18 @@ static void free_reply(void *arg)
     free(arg);
 }
 
-/* Takes *reply. */
-static void send_reply(struct exchange *x, struct reply *reply)
+/* The bytes of *reply behind the headers of *r. Takes both. */
+static void send_body(struct exchange *x, struct response *r, struct reply *reply)
 {
-    struct response r = {.status = reply->status};
     struct reply *kept;
 
-    response_header(&r, "Content-Type", "application/octet-stream");
     if (reply->fd < 0 && reply->value.len <= COPY_MAX) {
         buf_add_span(&reply->head, value_span(reply->value));
         if (reply->head.err == 0) {
-            r.text = reply->head;
+            r->text = reply->head;
             reply->head = (struct buf){0};
             reply_fini(reply);
-            exchange_reply(x, &r);
+            exchange_reply(x, r);
             return;
         }
     }
@@ -56,16 +54,26 @@ static void send_reply(struct exchange *x, struct reply *reply)
     if (kept == NULL || reply->head.err != 0) {
         free(kept);
         reply_fini(reply);
-        response_fini(&r);
+        response_fini(r);
         reply_problem(x, 503, "out of memory");
         return;
     }
     *kept = *reply;
-    r.read = read_reply;
-    r.read_free = free_reply;
-    r.read_arg = kept;
-    r.body_len = reply_len(kept);
-    exchange_reply(x, &r);
+    *reply = REPLY_NONE;
+    r->read = read_reply;
+    r->read_free = free_reply;
+    r->read_arg = kept;
+    r->body_len = reply_len(kept);
+    exchange_reply(x, r);
+}
+
+/* Takes *reply. */
+static void send_reply(struct exchange *x, struct reply *reply)
+{
+    struct response r = {.status = reply->status};
+
+    response_header(&r, "Content-Type", "application/octet-stream");
+    send_body(x, &r, reply);
 }
 
 static void raw_part(struct task *t, struct span part)
@@ -154,7 +162,7 @@ static void peek_end(struct task *t)
     struct span key = buf_span(&p->key);
     struct response r = {.status = 200};
     struct record_copy rec = {0};
-    struct value value = {0};
+    struct reply value = REPLY_NONE;
     int err = replica_peek(s->replica, key, &rec, &value);
 
     if (err == -EREMCHG) {
@@ -167,10 +175,9 @@ static void peek_end(struct task *t)
     } else {
         kv_add_version(&r, &rec.rec);
         response_header(&r, "Content-Type", "application/octet-stream");
-        r.value = value_ref(value);
-        exchange_reply(t->x, &r);
+        send_body(t->x, &r, &value);
     }
-    value_fini(&value);
+    reply_fini(&value);
     record_copy_fini(&rec);
 }
 

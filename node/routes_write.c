@@ -27,8 +27,10 @@ struct kv_write {
     char type[TYPE_LEN_MAX + 1]; /* PUT: the media type to store; empty: none */
     struct body body;
     struct value value; /* the whole body */
+    struct span sums;   /* its checksums, where it is large */
     struct buf attrs;   /* of the record that edit() made last */
-    uint64_t taken;     /* of the budget, for an append's result */
+    struct budget *budget; /* for an append's result, */
+    uint64_t taken;        /* so much of it */
     struct write_args args;
 };
 
@@ -59,6 +61,7 @@ static int edit_put(struct kv_write *w, struct draft *next)
         return err;
     next->rec.attrs = buf_span(&w->attrs);
     next->value = value_ref(w->value);
+    next->sums = w->sums;
     return 0;
 }
 
@@ -66,25 +69,15 @@ static int edit_append(struct kv_write *w, struct value old, struct draft *next)
 {
     struct service *s = w->task.service;
     uint64_t size = (uint64_t)old.len + w->value.len;
-    struct blob *blob;
 
     if (size > s->cfg->max_value_size)
         return -EFBIG;
     if (size == 0)
         return 0;
-    if (size > w->taken) {
-        if (!budget_take(&s->memory, size - w->taken))
-            return -EAGAIN;
-        w->taken = size;
-    }
-    blob = blob_new((size_t)size);
-    if (blob == NULL)
-        return -ENOMEM;
-    if (old.len > 0)
-        memcpy(blob->data, old.data, old.len);
-    if (w->value.len > 0)
-        memcpy(blob->data + old.len, w->value.data, w->value.len);
-    next->value = (struct value){blob, blob->data, (size_t)size};
+    if (size > w->taken && !body_room_take(&s->room, size, &w->budget, &w->taken))
+        return -EAGAIN;
+    next->value = value_ref(old);
+    next->tail = value_ref(w->value);
     return 0;
 }
 
@@ -222,7 +215,13 @@ static void reply_no_room(struct kv_write *w, int err)
         reply_problem(w->task.x, 413, "nothing was stored: a value has at most %llu bytes", max);
     else if (err == -EAGAIN)
         reply_problem(w->task.x, 503,
-                      "nothing was stored: the bodies under way fill the memory meant for them");
+                      "nothing was stored: the bodies under way fill the room meant for them");
+    else if (err == -ENOSPC || err == -EDQUOT)
+        reply_problem(w->task.x, 507, "nothing was stored: the disk of this node has no room for "
+                                      "the body while it comes");
+    else if (err != -ENOMEM)
+        reply_problem(w->task.x, 503, "nothing was stored: no temporary file for the body: %s",
+                      strerror(-err));
     else
         reply_problem(w->task.x, 503, "nothing was stored: out of memory");
 }
@@ -241,6 +240,11 @@ static void write_end(struct task *t)
     struct kv_write *w = container_of(t, struct kv_write, task);
     int err;
 
+    err = body_sums(&w->body, &w->sums);
+    if (err != 0) {
+        reply_no_room(w, err);
+        return;
+    }
     w->value = body_value(&w->body);
     w->args = (struct write_args){
         .key = buf_span(&w->key),
@@ -260,7 +264,7 @@ static void write_free(struct task *t)
     struct kv_write *w = container_of(t, struct kv_write, task);
 
     if (w->taken > 0)
-        budget_give(&t->service->memory, w->taken);
+        budget_give(w->budget, w->taken);
     value_fini(&w->value);
     body_fini(&w->body);
     buf_fini(&w->attrs);
@@ -335,7 +339,7 @@ static bool take_body(struct exchange *x, struct kv_write *w)
         reply_problem(x, 411, "the length of the value is missing");
         return false;
     }
-    err = body_begin(&w->body, &w->task.service->memory, exchange_body_length(x),
+    err = body_begin(&w->body, &w->task.service->room, exchange_body_length(x),
                      w->task.service->cfg->max_value_size);
     if (err != 0)
         reply_no_room(w, err);

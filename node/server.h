@@ -97,8 +97,9 @@ void *exchange_user(const struct exchange *x);
 void exchange_reply(struct exchange *x, struct response *r);
 bool exchange_replied(const struct exchange *x);
 /*
- * Of an answer that is RESPONSE_ENDLESS, from the reply to gone(): read is asked again, soon. Any
- * thread; must not be called where read or gone() would wait for the caller.
+ * Of an answer that is read while it is sent, from the reply to gone(): read is asked again, soon.
+ * Any thread; must not be called where read or gone() would wait for the caller. Where read has
+ * just said 0, the one who calls this once is safe from gone().
  */
 void exchange_wake(struct exchange *x);
 /* It is cut if it has not ended within so long. As exchange_wake(). */

@@ -9,7 +9,7 @@
 #define KVFS_NODE_SERVICE_H
 
 #include "common/cluster.h"
-#include "node/budget.h"
+#include "node/body.h"
 #include "node/metrics.h"
 #include "node/replica.h"
 #include "node/server.h"
@@ -32,7 +32,7 @@ struct service {
     struct watchers *watchers;
     bool forward; /* coordinate also for keys whose replica this node is not */
     uint64_t started_us;
-    struct budget memory; /* of bodies and of large values on their way out */
+    struct body_room room; /* of bodies, and (memory) of large values on their way out */
     unsigned clients_max;
     _Atomic unsigned n_clients; /* client requests under way */
 };

@@ -22,7 +22,7 @@ only_in() { including "$1" "$sources" | grep -vE "^($2):"; } # PATTERN FILES-THA
 claim "common includes nothing of node or fs" "$(including '(node|fs)/' "$(grep '^common/' <<<"$sources")")"
 claim "node includes nothing of fs" "$(including 'fs/' "$(grep '^node/' <<<"$sources")")"
 claim "fs includes nothing of node" "$(including 'node/' "$(grep '^fs/' <<<"$sources")")"
-pure='common/(hash|ring|ballot|record|message|quorum|keypath|status|base64|nearest|buf|err|list|limits)'
+pure='common/(hash|ring|ballot|record|message|quorum|keypath|status|sums|base64|nearest|buf|err|list|limits)'
 claim "base and pure modules include only each other" \
     "$(including 'common/' "$(grep -E "^$pure\.[ch]$" <<<"$sources")" | grep -vE "\"$pure\.h\"")"
 

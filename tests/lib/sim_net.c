@@ -193,13 +193,15 @@ static void net_send(struct transport *t, struct call *call)
     struct sim_client *cl = container_of(t, struct sim_client, transport);
     uint64_t sim_deadline = call->deadline_us - cl->clock.mono_base;
     struct flight *f = sim_alloc(sizeof *f);
-    struct blob *bytes = blob_new(call->head.len + call->body.len);
+    struct blob *bytes = blob_new(call->head.len + call->body.len + call->tail.len);
 
     assert(bytes != NULL && call->node < cl->sim->opts.n_nodes &&
            call->deadline_us >= cl->clock.mono_base);
     memcpy(bytes->data, call->head.data, call->head.len);
     if (call->body.len > 0)
         memcpy(bytes->data + call->head.len, call->body.data, call->body.len);
+    if (call->tail.len > 0)
+        memcpy(bytes->data + call->head.len + call->body.len, call->tail.data, call->tail.len);
     f->from = cl;
     f->node = call->node;
     f->call = call;

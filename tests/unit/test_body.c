@@ -1,4 +1,4 @@
-/* test_body.c - bodies in memory stay within their budget, whatever is announced and comes. */
+/* test_body.c - bodies stay within their budgets, whatever is announced and comes. */
 #include "node/body.h"
 
 #include <errno.h>
@@ -10,7 +10,12 @@
 
 #include <cmocka.h>
 
+#include "common/limits.h"
+#include "common/record.h"
+#include "common/spool.h"
+
 #define MAX 1000000u
+#define LARGE ((size_t)MEMORY_BLOB_MAX + 54321)
 
 static void add_pattern(struct body *b, size_t len, size_t piece)
 {
@@ -41,34 +46,34 @@ static void assert_pattern(const struct body *b, size_t len)
 static void a_body_comes_out_as_it_came_in(void **state)
 {
     static const size_t lens[] = {0, 1, 65535, 65536, 65537, 300000, MAX};
-    struct budget budget = {.max = 4 * MAX};
+    struct body_room room = {.memory.max = 4 * MAX};
 
     (void)state;
     for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
         struct body b;
 
-        assert_int_equal(body_begin(&b, &budget, lens[i], MAX), 0);
-        assert_int_equal(atomic_load(&budget.used), lens[i]);
+        assert_int_equal(body_begin(&b, &room, lens[i], MAX), 0);
+        assert_int_equal(atomic_load(&room.memory.used), lens[i]);
         add_pattern(&b, lens[i], 16384);
         assert_pattern(&b, lens[i]);
         body_fini(&b);
-        assert_int_equal(body_begin(&b, &budget, UINT64_MAX, MAX), 0);
+        assert_int_equal(body_begin(&b, &room, UINT64_MAX, MAX), 0);
         add_pattern(&b, lens[i], 5000);
         assert_pattern(&b, lens[i]);
-        assert_true(atomic_load(&budget.used) >= lens[i]);
+        assert_true(atomic_load(&room.memory.used) >= lens[i]);
         body_fini(&b);
-        assert_int_equal(atomic_load(&budget.used), 0);
+        assert_int_equal(atomic_load(&room.memory.used), 0);
     }
 }
 
 static void the_value_outlives_the_body(void **state)
 {
-    struct budget budget = {.max = MAX};
+    struct body_room room = {.memory.max = MAX};
     struct body b;
     struct value v;
 
     (void)state;
-    assert_int_equal(body_begin(&b, &budget, 5, MAX), 0);
+    assert_int_equal(body_begin(&b, &room, 5, MAX), 0);
     assert_int_equal(body_add(&b, span_str("hello")), 0);
     v = body_value(&b);
     body_fini(&b);
@@ -78,30 +83,30 @@ static void the_value_outlives_the_body(void **state)
 
 static void one_byte_over_the_maximum_is_refused_announced_or_not(void **state)
 {
-    struct budget budget = {.max = 4 * MAX};
+    struct body_room room = {.memory.max = 4 * MAX};
     struct body b;
 
     (void)state;
-    assert_int_equal(body_begin(&b, &budget, MAX + 1, MAX), -EFBIG);
+    assert_int_equal(body_begin(&b, &room, MAX + 1, MAX), -EFBIG);
     body_fini(&b);
-    assert_int_equal(body_begin(&b, &budget, UINT64_MAX, MAX), 0);
+    assert_int_equal(body_begin(&b, &room, UINT64_MAX, MAX), 0);
     add_pattern(&b, MAX, 16384);
     assert_int_equal(body_add(&b, span_str("x")), -EFBIG);
     assert_pattern(&b, MAX);
     body_fini(&b);
-    assert_int_equal(atomic_load(&budget.used), 0);
+    assert_int_equal(atomic_load(&room.memory.used), 0);
 }
 
 static void more_than_the_budget_is_refused_and_given_back(void **state)
 {
-    struct budget budget = {.max = 3 * MAX / 2};
+    struct body_room room = {.memory.max = 3 * MAX / 2};
     struct body one, two, grows;
 
     (void)state;
-    assert_int_equal(body_begin(&one, &budget, MAX, MAX), 0);
-    assert_int_equal(body_begin(&two, &budget, MAX, MAX), -EAGAIN);
+    assert_int_equal(body_begin(&one, &room, MAX, MAX), 0);
+    assert_int_equal(body_begin(&two, &room, MAX, MAX), -EAGAIN);
     body_fini(&two);
-    assert_int_equal(body_begin(&grows, &budget, UINT64_MAX, MAX), 0);
+    assert_int_equal(body_begin(&grows, &room, UINT64_MAX, MAX), 0);
     add_pattern(&grows, 200000, 20000);
     for (int i = 0; i < 50; i++) { /* sooner or later, and not as a crash */
         char bytes[20000] = {0};
@@ -110,10 +115,79 @@ static void more_than_the_budget_is_refused_and_given_back(void **state)
             break;
         assert_true(i < 49);
     }
-    assert_true(atomic_load(&budget.used) <= budget.max);
+    assert_true(atomic_load(&room.memory.used) <= room.memory.max);
     body_fini(&grows);
     body_fini(&one);
-    assert_int_equal(atomic_load(&budget.used), 0);
+    assert_int_equal(atomic_load(&room.memory.used), 0);
+}
+
+static void a_large_body_is_on_the_disk_and_counts_there(void **state)
+{
+    static const uint64_t announced[] = {LARGE, UINT64_MAX};
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct body_room room = {.memory.max = 2 * MEMORY_BLOB_MAX, .disk.max = 2 * LARGE};
+        struct buf want = {0};
+        struct span sums;
+        struct body b, other;
+        struct value v;
+
+        assert_int_equal(body_begin(&b, &room, announced[i], 2 * LARGE), 0);
+        add_pattern(&b, LARGE, 100001);
+        assert_int_equal(atomic_load(&room.memory.used), 0);
+        assert_true(atomic_load(&room.disk.used) >= LARGE);
+        assert_true(b.blob->mapped);
+        assert_int_equal(body_begin(&other, &room, LARGE + 1, 2 * LARGE), -EAGAIN);
+        body_fini(&other);
+        v = body_value(&b);
+        record_sums(&want, value_span(v));
+        assert_int_equal(body_sums(&b, &sums), 0);
+        assert_true(span_eq(sums, buf_span(&want)));
+        buf_fini(&want);
+        assert_pattern(&b, LARGE);
+        body_fini(&b);
+        value_fini(&v);
+        assert_int_equal(atomic_load(&room.disk.used), 0);
+    }
+}
+
+static void where_the_disk_has_no_room_memory_serves(void **state)
+{
+    struct body_room room = {.memory.max = LARGE, .disk.max = 2 * LARGE};
+    struct body b, other;
+
+    (void)state;
+    spool_set_dir("/nowhere/at/all");
+    assert_int_equal(body_begin(&b, &room, LARGE, LARGE), 0);
+    assert_int_equal(atomic_load(&room.memory.used), LARGE);
+    assert_int_equal(body_begin(&other, &room, LARGE, LARGE), -ENOENT);
+    body_fini(&other);
+    spool_set_dir(NULL);
+    add_pattern(&b, LARGE, 100001);
+    assert_pattern(&b, LARGE);
+    body_fini(&b);
+    assert_int_equal(atomic_load(&room.memory.used), 0);
+    assert_int_equal(atomic_load(&room.disk.used), 0);
+}
+
+static void room_moves_between_memory_and_disk_with_the_size(void **state)
+{
+    struct body_room room = {.memory.max = MEMORY_BLOB_MAX, .disk.max = LARGE};
+    struct budget *budget = NULL;
+    uint64_t taken = 0;
+
+    (void)state;
+    assert_true(body_room_take(&room, 1000, &budget, &taken));
+    assert_int_equal(atomic_load(&room.memory.used), 1000);
+    assert_true(body_room_take(&room, LARGE, &budget, &taken));
+    assert_int_equal(atomic_load(&room.memory.used), 0);
+    assert_int_equal(atomic_load(&room.disk.used), LARGE);
+    assert_false(body_room_take(&room, LARGE + 1, &budget, &taken));
+    assert_int_equal(taken, LARGE);
+    assert_true(body_room_take(&room, 5, &budget, &taken));
+    assert_int_equal(atomic_load(&room.memory.used), 5);
+    assert_int_equal(atomic_load(&room.disk.used), 0);
 }
 
 int main(void)
@@ -123,6 +197,9 @@ int main(void)
         cmocka_unit_test(the_value_outlives_the_body),
         cmocka_unit_test(one_byte_over_the_maximum_is_refused_announced_or_not),
         cmocka_unit_test(more_than_the_budget_is_refused_and_given_back),
+        cmocka_unit_test(a_large_body_is_on_the_disk_and_counts_there),
+        cmocka_unit_test(where_the_disk_has_no_room_memory_serves),
+        cmocka_unit_test(room_moves_between_memory_and_disk_with_the_size),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -174,11 +174,12 @@ static void serve(struct world *w, struct call *call)
     struct replica_request *rq;
     struct reply reply = REPLY_NONE;
     struct blob *blob = NULL;
-    int err = replica_begin(w->replicas[call->node], call->head.len + call->body.len, &rq);
+    size_t len = call->head.len + call->body.len + call->tail.len;
+    int err = replica_begin(w->replicas[call->node], len, &rq);
 
     if (err == 0) {
-        if (replica_feed(rq, call->head) == 0)
-            (void)replica_feed(rq, value_span(call->body));
+        if (replica_feed(rq, call->head) == 0 && replica_feed(rq, value_span(call->body)) == 0)
+            (void)replica_feed(rq, value_span(call->tail));
         replica_end(rq, &reply);
         blob = reply_len(&reply) > 0 ? blob_new(reply_len(&reply)) : NULL;
         err = blob == NULL ? -ENOMEM : read_all(&reply, blob);

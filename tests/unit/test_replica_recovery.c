@@ -83,7 +83,7 @@ static void a_new_store_answers_nothing_but_hello(void **state)
                                               MSG_LIST,    MSG_DIGEST, MSG_DROP};
     struct rig *f = *state;
     struct record_copy rec = {0};
-    struct value value = {0};
+    struct reply value = REPLY_NONE;
     struct message m;
 
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
