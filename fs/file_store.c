@@ -168,6 +168,18 @@ static int snapshot_locked(struct fs *fs, struct file *f, struct snapshot *s)
     return 0;
 }
 
+/* A new file, changed while it was stored for the first time: whose it is was decided by then. */
+static void stay_fresh_locked(struct fs *fs, struct file *f, const struct record *rec)
+{
+    struct meta m = meta_of_record(&fs->defaults, rec, false);
+
+    meta_apply(&m, &f->asked, f->meta.ctime_ns);
+    m.mtime_ns = f->meta.mtime_ns;
+    if (f->unprivileged)
+        m.mode = attr_drop_privileges(m.mode);
+    f->meta = m;
+}
+
 /* The cluster has the snapshot: what was not changed meanwhile is clean. */
 static void stored_locked(struct fs *fs, struct file *f, struct snapshot *s,
                           const struct record *rec)
@@ -176,8 +188,7 @@ static void stored_locked(struct fs *fs, struct file *f, struct snapshot *s,
     f->version = rec->version;
     f->saved_gen = s->gen;
     f->failed_gen = 0;
-    f->pending = f->emptied = f->fresh = false;
-    f->asked.set = 0;
+    f->pending = f->emptied = false;
     if (s->kind == STORE_APPEND &&
         !f->whole) { /* else the tail was unfolded into the view, which counts */
         content_drop_front(&f->tail, s->data.len);
@@ -192,8 +203,11 @@ static void stored_locked(struct fs *fs, struct file *f, struct snapshot *s,
         }
     }
     if (f->gen == s->gen) {
-        f->whole = f->unprivileged = false;
+        f->whole = f->unprivileged = f->fresh = false;
+        f->asked.set = 0;
         f->meta = meta_of_record(&fs->defaults, rec, false);
+    } else if (f->fresh) {
+        stay_fresh_locked(fs, f, rec);
     }
 }
 
@@ -201,10 +215,11 @@ static void stored_locked(struct fs *fs, struct file *f, struct snapshot *s,
 static void lost_creation_locked(struct fs *fs, struct file *f, const struct snapshot *s)
 {
     follow_mix_pages(fs->follow, f->inode);
-    f->pending = f->fresh = f->emptied = false;
-    f->asked.set = 0;
+    f->emptied = false;
     f->saved_gen = s->gen;
-    if (f->gen == s->gen) {
+    if (f->gen == s->gen) { /* else there is something to store by now */
+        f->pending = f->fresh = false;
+        f->asked.set = 0;
         f->known = f->loaded = false;
         f->base_size = 0;
         f->version = BALLOT_NONE;

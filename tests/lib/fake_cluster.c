@@ -32,6 +32,8 @@ struct cluster {
     bool settle_reads;
     unsigned meddle_at; /* call */
     const char *meddle_key, *meddle_value;
+    void (*meanwhile)(void *arg);
+    void *meanwhile_arg;
 };
 
 struct cluster *fake_cluster_new(uint64_t max_value_size)
@@ -327,12 +329,24 @@ int cluster_write(struct cluster *c, const struct write_args *args, struct waite
     return out->err;
 }
 
+void fake_cluster_meanwhile(struct cluster *c, void (*meanwhile)(void *arg), void *arg)
+{
+    c->meanwhile = meanwhile;
+    c->meanwhile_arg = arg;
+}
+
 int cluster_write_async(struct cluster *c, const struct write_args *args, write_done_fn *done,
                         void *arg)
 {
     struct write_result res = {0};
 
     cluster_write(c, args, NULL, &res);
+    if (c->meanwhile != NULL) {
+        void (*meanwhile)(void *) = c->meanwhile;
+
+        c->meanwhile = NULL;
+        meanwhile(c->meanwhile_arg);
+    }
     done(arg, &res);
     write_result_fini(&res);
     return 0;

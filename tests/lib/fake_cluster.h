@@ -28,6 +28,8 @@ void fake_cluster_settle_reads(struct cluster *c);
  * after it when `on`; a write that fails has taken effect all the same where `applied`.
  */
 void fake_cluster_fail(struct cluster *c, unsigned n, int err, bool on, bool applied);
+/* Between the next asynchronous write and the moment when its caller hears of it. */
+void fake_cluster_meanwhile(struct cluster *c, void (*meanwhile)(void *arg), void *arg);
 void fake_cluster_heal(struct cluster *c);
 /* Before the n-th call from now another client stores value under key (NULL: deletes it). */
 void fake_cluster_meddle(struct cluster *c, unsigned n, const char *key, const char *value);

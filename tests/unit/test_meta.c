@@ -235,6 +235,45 @@ static void what_o_excl_made_gets_its_attributes_with_the_first_store(void **sta
     assert_int_equal(look(&w->b).st_mtim.tv_nsec, OLD_NS);
 }
 
+struct meanwhile {
+    struct mounted *m;
+    struct handle *h;
+    uint64_t id;
+};
+
+static void chmod_it(void *arg)
+{
+    struct meanwhile *w = arg;
+
+    change(w->m, w->id, w->h, (struct attr_change){.set = CHANGE_MODE, .mode = 0600});
+}
+
+static void a_chmod_during_the_first_store_goes_with_the_next(void **state)
+{
+    struct world *w = *state;
+
+    for (int lost = 0; lost < 2; lost++) { /* the creation, to the other mount */
+        struct meanwhile chmod = {.m = &w->a};
+        struct handle *other;
+        uint64_t id;
+
+        chmod.h = create(&w->a, 0666, 0, &chmod.id);
+        if (lost) {
+            other = create(&w->b, 0644, 0, &id);
+            put(&w->b, &w->b.root, other, "theirs");
+            close_it(&w->b, other);
+        } else {
+            put(&w->a, &w->a.root, chmod.h, "ours");
+        }
+        fake_cluster_meanwhile(w->cluster, chmod_it, &chmod);
+        assert_int_equal(fs_fsync(w->a.fs, &w->a.root, chmod.h), 0);
+        close_it(&w->a, chmod.h);
+        assert_holds(w, lost ? "theirs" : "ours");
+        assert_int_equal(look(&w->b).st_mode, S_IFREG | 0600);
+        assert_int_equal(fs_unlink(w->a.fs, &w->a.root, 1, "f"), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -249,6 +288,8 @@ int main(void)
                                         unfixture),
         cmocka_unit_test_setup_teardown(what_o_excl_made_gets_its_attributes_with_the_first_store,
                                         fixture, unfixture),
+        cmocka_unit_test_setup_teardown(a_chmod_during_the_first_store_goes_with_the_next, fixture,
+                                        unfixture),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
