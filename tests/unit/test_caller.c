@@ -64,34 +64,35 @@ static void all_that_is_under_way_can_be_stopped(void **state)
 
 static void a_signal_that_is_blocked_or_over_does_not_stop_a_call(void **state)
 {
-    struct callers *c = new_callers();
+    struct callers *c;
     struct caller who;
     sigset_t set, before;
     int sig;
 
     (void)state;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, &before); /* before there is a thread that would take it */
+    c = new_callers();
     caller_begin(c, CALL_READ, 0, 0, getpid(), &who);
     caller_signalled(&who); /* of something that is over by now */
     assert_false(caller_stopped(&who));
     caller_end(&who);
 
     /* Blocked, it waits as it would for the end of a call, but then it does not count. */
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &set, &before);
     kill(getpid(), SIGINT);
     caller_begin(c, CALL_READ, 0, 0, getpid(), &who);
     caller_signalled(&who);
     assert_false(caller_stopped(&who));
     caller_end(&who);
     sigwait(&set, &sig);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 
     caller_begin(c, CALL_READ, 0, 0, 0, &who); /* nobody that could be looked at */
     caller_signalled(&who);
     assert_true(caller_stopped(&who));
     caller_end(&who);
     callers_free(c);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 int main(void)
