@@ -17,12 +17,19 @@
 
 /* --- life ------------------------------------------------------------------------------------- */
 
+void appended_fini(struct appended *a)
+{
+    value_fini(&a->before);
+    value_fini(&a->added);
+    a->tail = 0;
+}
+
 static void file_free(struct file *f)
 {
     file_drop_window_locked(f);
     content_fini(&f->base);
     content_fini(&f->tail);
-    value_fini(&f->unsure);
+    appended_fini(&f->unsure);
     pthread_cond_destroy(&f->changed);
     pthread_mutex_destroy(&f->lock);
     free(f);

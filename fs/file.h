@@ -46,6 +46,12 @@ struct chunk {
     struct value v;
 };
 
+/* A value, and what was to stand behind it. */
+struct appended {
+    struct value before, added;
+    size_t tail; /* so much of the tail is in it then */
+};
+
 struct file {
     struct inode *inode; /* constant; referenced */
     unsigned refs;       /* the inode table's lock, as is link */
@@ -76,9 +82,8 @@ struct file {
     uint64_t gen, saved_gen;
     uint64_t failed_gen; /* of the last store that failed, with failed_err; 0: none */
     int failed_err;
-    unsigned n_failed;   /* stores that failed */
-    struct value unsure; /* of an append with unknown outcome, see file_store.c */
-    size_t unsure_tail;
+    unsigned n_failed;      /* stores that failed */
+    struct appended unsure; /* of an append with unknown outcome, see file_store.c */
 };
 
 /* How the kernel's open flags are told to the core. */
@@ -160,6 +165,7 @@ void file_wait_step_locked(struct file *f);
 /* Takes a value of that size, or its beginning, over as the base; empties *v. */
 void file_set_base_locked(struct fs *fs, struct file *f, struct ballot version, uint64_t size,
                           struct value *v);
+void appended_fini(struct appended *a);
 /* Cuts it to nothing. */
 void file_empty_locked(struct fs *fs, const struct caller *who, struct file *f);
 /* Fetches the whole base if need be: after 0 it is loaded. The lock is not held while waiting. */

@@ -36,9 +36,9 @@ struct snapshot {
     const struct attr_defaults *defaults;
     bool edits; /* as the file's */
     uint64_t max_size, size_hint;
-    struct value result; /* append: the value that the last try wanted stored */
-    struct value unsure; /* append: what an earlier one wanted, of unknown outcome, */
-    size_t unsure_tail;  /* with so much of the tail */
+    struct appended last;   /* append: what the last try wanted stored */
+    struct ballot found;    /* and what that stands behind */
+    struct appended unsure; /* append: what an earlier store wanted, of unknown outcome */
 };
 
 /* One store under way; shared by who waits and the cluster's thread. */
@@ -54,29 +54,31 @@ struct store_job {
     struct err why;
 };
 
-static bool starts_with(struct value v, struct value start)
+/* Does v begin with all that was wanted? */
+static bool starts_with(struct value v, const struct appended *a)
 {
-    return start.len > 0 && v.len >= start.len && memcmp(v.data, start.data, start.len) == 0;
+    size_t n = a->before.len;
+
+    return n + a->added.len > 0 && v.len >= n + a->added.len &&
+           (n == 0 || memcmp(v.data, a->before.data, n) == 0) &&
+           (a->added.len == 0 || memcmp(v.data + n, a->added.data, a->added.len) == 0);
 }
 
-static int append_value(struct snapshot *s, struct value cur, struct value *out)
+/* What is not in cur yet of the tail goes behind it. */
+static int append_value(struct snapshot *s, const struct record *rec, struct value cur,
+                        struct draft *next)
 {
-    size_t done = starts_with(cur, s->unsure) ? s->unsure_tail : 0;
+    size_t done = starts_with(cur, &s->unsure) ? s->unsure.tail : 0;
     size_t n = s->data.len - done;
-    struct blob *b;
 
     if (n > s->max_size || cur.len > s->max_size - n)
         return -EFBIG;
-    b = blob_new(cur.len + n);
-    if (b == NULL)
-        return -ENOMEM;
-    if (cur.len > 0)
-        memcpy(b->data, cur.data, cur.len);
-    if (n > 0)
-        memcpy(b->data + cur.len, s->data.data + done, n);
-    *out = (struct value){.blob = b, .data = b->data, .len = b->len};
-    value_fini(&s->result);
-    s->result = value_ref(*out);
+    appended_fini(&s->last);
+    s->last = (struct appended){.before = value_ref(cur), .added = value_slice(s->data, done, n)};
+    s->last.tail = s->data.len;
+    s->found = rec->version;
+    next->value = value_ref(s->last.before);
+    next->tail = value_ref(s->last.added);
     return 0;
 }
 
@@ -129,7 +131,7 @@ static int store_edit(void *ctx, const struct record *cur, struct value cur_valu
         return -ESTALE;
     next->same_value = s->theirs;
     if (s->kind == STORE_APPEND)
-        err = append_value(s, live ? cur_value : (struct value){0}, &next->value);
+        err = append_value(s, cur, live ? cur_value : (struct value){0}, next);
     else
         next->value = value_ref(s->data);
     if (err < 0)
@@ -160,8 +162,9 @@ static int snapshot_locked(struct fs *fs, struct file *f, struct snapshot *s)
     if (content_size(&f->tail) > 0) {
         s->kind = STORE_APPEND;
         s->size_hint = file_size_locked(f);
-        s->unsure = value_ref(f->unsure);
-        s->unsure_tail = f->unsure_tail;
+        s->unsure = (struct appended){.before = value_ref(f->unsure.before),
+                                      .added = value_ref(f->unsure.added),
+                                      .tail = f->unsure.tail};
         return content_lend(&f->tail, &s->data);
     }
     s->kind = STORE_CREATE;
@@ -180,10 +183,30 @@ static void stay_fresh_locked(struct fs *fs, struct file *f, const struct record
     f->meta = m;
 }
 
+/* The loaded base, of version prev, becomes what the append made of it; false: that would be much
+ * work for the cluster's thread, and it is better fetched when it is wanted. */
+static bool extend_base_locked(struct fs *fs, struct file *f, const struct snapshot *s,
+                               struct ballot prev, const struct record *rec)
+{
+    const struct appended *a = &s->last;
+
+    if (a->before.len + a->added.len != rec->size || a->added.len > fs->pool.each_max)
+        return false;
+    if (ballot_cmp(prev, s->found) != 0) { /* others have appended, too */
+        if (rec->size > fs->pool.each_max)
+            return false;
+        content_set(&f->base, value_ref(a->before));
+    }
+    return content_size(&f->base) == a->before.len &&
+           content_write(&f->base, a->before.len, value_span(a->added)) == 0;
+}
+
 /* The cluster has the snapshot: what was not changed meanwhile is clean. */
 static void stored_locked(struct fs *fs, struct file *f, struct snapshot *s,
                           const struct record *rec)
 {
+    struct ballot prev = f->version;
+
     inode_drop_seen(fs->inodes, f->inode);
     f->version = rec->version;
     f->saved_gen = s->gen;
@@ -192,14 +215,14 @@ static void stored_locked(struct fs *fs, struct file *f, struct snapshot *s,
     if (s->kind == STORE_APPEND &&
         !f->whole) { /* else the tail was unfolded into the view, which counts */
         content_drop_front(&f->tail, s->data.len);
-        value_fini(&f->unsure);
+        appended_fini(&f->unsure);
         file_drop_window_locked(f);
         f->clock = 0;
         follow_mix_pages(fs->follow, f->inode); /* others' appends may stand before ours */
-        f->base_size = s->result.len;
-        if (f->loaded) {
-            content_set(&f->base, s->result);
-            s->result = (struct value){0};
+        f->base_size = rec->size;
+        if (f->loaded && !extend_base_locked(fs, f, s, prev, rec)) {
+            content_fini(&f->base);
+            f->loaded = false;
         }
     }
     if (f->gen == s->gen) {
@@ -240,10 +263,9 @@ static void finish_locked(struct fs *fs, struct file *f, struct snapshot *s,
         f->n_failed++;
     }
     if (res->err < 0 && !res->certain && s->kind == STORE_APPEND) {
-        value_fini(&f->unsure);
-        f->unsure = s->result;
-        f->unsure_tail = s->data.len;
-        s->result = (struct value){0};
+        appended_fini(&f->unsure);
+        f->unsure = s->last;
+        s->last = (struct appended){0};
     }
     f->busy = false;
     pthread_cond_broadcast(&f->changed);
@@ -262,8 +284,8 @@ static void job_free(struct store_job *j)
 {
     file_put(j->fs, j->file);
     value_fini(&j->snap.data);
-    value_fini(&j->snap.result);
-    value_fini(&j->snap.unsure);
+    appended_fini(&j->snap.last);
+    appended_fini(&j->snap.unsure);
     buf_fini(&j->key);
     free(j);
 }

@@ -382,6 +382,7 @@ int spill_lend(struct spill *s, struct value *out)
         free(loan);
         return -ENOMEM;
     }
+    b->mapped = true;
     loans_ref(s->loans);
     *loan = (struct loan){.of = s->loans, .len = b->len};
     pthread_mutex_lock(&s->loans->lock);

@@ -107,11 +107,26 @@ static struct item *find_or_add(struct cluster *c, struct span key)
     return &c->items[i];
 }
 
+/* The bytes of a draft, with its tail. */
+static struct value joined(const struct draft *d)
+{
+    struct blob *b;
+
+    if (d->tail.len == 0)
+        return value_ref(d->value);
+    b = blob_new(d->value.len + d->tail.len);
+    assert(b != NULL);
+    if (d->value.len > 0)
+        memcpy(b->data, d->value.data, d->value.len);
+    memcpy(b->data + d->value.len, d->tail.data, d->tail.len);
+    return (struct value){b, b->data, b->len};
+}
+
 static void store(struct cluster *c, struct span key, struct draft *d, struct value old)
 {
     struct buf sums = {0};
     struct record rec = d->rec;
-    struct value value = d->same_value ? value_ref(old) : value_ref(d->value);
+    struct value value = d->same_value ? value_ref(old) : joined(d);
     struct record_copy copy = {0};
     struct item *it;
 
@@ -323,6 +338,7 @@ int cluster_write(struct cluster *c, const struct write_args *args, struct waite
         assert(record_copy(&find(c, args->key)->rec.rec, &out->rec) == 0);
     }
     value_fini(&next.value);
+    value_fini(&next.tail);
     out->err = fault != 0 ? fault : err;
     out->certain = fault == 0 || !c->fail_applied;
     pthread_mutex_unlock(&c->lock);
