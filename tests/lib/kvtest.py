@@ -313,6 +313,7 @@ class Cluster:
     def sigstop(self, i):
         self.procs[i].send_signal(signal.SIGSTOP)
         self.frozen.add(i)
+        wait_until(lambda: is_frozen(self.pid(i)), STOP_LIMIT_S, f"all threads of node-{i} stand still")
 
     def sigcont(self, i):
         self.procs[i].send_signal(signal.SIGCONT)
@@ -452,6 +453,12 @@ class Mount:
                 self.proc.wait()
             self.proc = None
         self._unmount()
+
+
+def is_frozen(pid):
+    """On a busy machine some threads of a process that was told to stop go on for a moment."""
+    states = [t.read_text().rsplit(")", 1)[1].split()[0] for t in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(state in "TtZX" for state in states)
 
 
 def is_mounted(path):

@@ -320,10 +320,12 @@ with Claims() as t, Cluster(base_port=21300, fsync="never", config={"max_value_s
             os.pwrite(fd, b"new contents", 0)
             c.sigstop(1)
             c.sigstop(2)
-            fails(errno.EHOSTDOWN, os.fsync, fd)
-            fails(errno.EHOSTDOWN, os.close, os.dup(fd))
-            c.sigcont(1)
-            c.sigcont(2)
+            try:
+                fails(errno.EHOSTDOWN, os.fsync, fd)
+                fails(errno.EHOSTDOWN, os.close, os.dup(fd))
+            finally:
+                c.sigcont(1)
+                c.sigcont(2)
             wait_until(lambda: c.http("GET", "/health", node=1).status == 200, 20, "the nodes are back")
             os.pwrite(fd, b"NEW", 0)
             wait_until(lambda: not attempt(os.fsync, fd), 20, "it can be stored")
