@@ -61,6 +61,19 @@ void tiny_await_close(struct tiny_conn *c)
         buf_clear(&c->in);
 }
 
+/* Of "GET TARGET HTTP/1.1" the target takes the place of all. */
+static bool take_target(struct tiny_conn *c)
+{
+    uint8_t *end = memmem(c->in.data, c->in.len, " HTTP/1.1\r\n", 11);
+
+    if (end == NULL)
+        return false;
+    c->in.len = (size_t)(end - c->in.data) - 4;
+    memmove(c->in.data, c->in.data + 4, c->in.len);
+    c->n_requests++;
+    return true;
+}
+
 /* Reads one request, as a client has to send it; its body takes the place of what was in c->in. */
 static bool receive_request(struct tiny_conn *c)
 {
@@ -76,6 +89,8 @@ static bool receive_request(struct tiny_conn *c)
         end = memmem(c->in.data, c->in.len, "\r\n\r\n", 4);
     } while (end == NULL);
     head = (size_t)(end - c->in.data) + 4;
+    if (memcmp(c->in.data, "GET ", 4) == 0)
+        return take_target(c);
     length = memmem(c->in.data, head, length_name, sizeof(length_name) - 1);
     if (length == NULL || head < sizeof(line) || memcmp(c->in.data, line, sizeof(line) - 1) != 0 ||
         memmem(c->in.data, head, "Expect:", 7) != NULL)

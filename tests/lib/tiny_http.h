@@ -19,7 +19,7 @@ struct tiny_conn {
     unsigned i;
     int fd;
     unsigned n_requests; /* with the one to be answered */
-    struct buf in;       /* its body */
+    struct buf in;       /* its body, or the target of a GET */
 };
 
 /* Answers one request, on the connection's thread. false: close the connection. */

@@ -17,7 +17,7 @@ struct fixture {
     unsigned n_done;
     int err;
     struct ballot version;
-    bool got_value;
+    bool got_value, followed;
 };
 
 static int setup_with(void **state, unsigned n_nodes)
@@ -64,6 +64,7 @@ static void on_read(void *arg, struct read_result *res)
     f->n_done++;
     f->err = res->err;
     f->version = res->rec.rec.version;
+    f->followed = res->followed;
 }
 
 static const struct record newer = {.version = {10, 7}, .seq = 1, .n_recent = 1, .recent = {3}};
@@ -350,6 +351,63 @@ static void a_replica_that_recovers_is_asked_last(void **state)
     give_up(f, op);
 }
 
+/* --- what may be kept (feed.h) ---------------------------------------------------------------- */
+
+static void follow(struct fixture *f, unsigned i, uint64_t since_us)
+{
+    health_follow(f->h.health, f->h.calls[i]->node, since_us);
+}
+
+/* Two of three answer, in agreement; each was followed from that long before it was asked. */
+static bool read_followed(struct fixture *f, uint64_t first_us, uint64_t second_us)
+{
+    struct read_args args = {.key = span_str("k")};
+
+    assert_non_null(client_read(f->h.client, &args, on_read, f));
+    follow(f, 0, first_us);
+    follow(f, 1, second_us);
+    hand_answer(&f->h, 0, has_newer, 5);
+    hand_answer(&f->h, 1, has_newer, 6);
+    assert_int_equal(f->n_done, 1);
+    return f->followed;
+}
+
+static void a_read_may_be_kept_where_all_who_answered_were_followed_before(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_true(read_followed(f, HAND_START_US, HAND_START_US - 1));
+}
+
+static void a_read_is_not_kept_where_one_who_answered_is_not_followed(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_false(read_followed(f, HAND_START_US, 0));
+}
+
+static void a_read_is_not_kept_where_one_was_followed_only_after_it_was_asked(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_false(read_followed(f, HAND_START_US + 1, HAND_START_US));
+}
+
+/* Three answer because one is behind; the one that is not followed agrees with none but itself. */
+static void a_read_that_needed_a_third_needs_it_followed_as_well(void **state)
+{
+    struct fixture *f = *state;
+    struct op *op = read_up_to_the_third(f);
+
+    (void)op;
+    for (unsigned i = 0; i < 3; i++)
+        health_follow(f->h.health, i, HAND_START_US);
+    health_follow(f->h.health, f->h.calls[2]->node, 0);
+    hand_answer(&f->h, 2, has_newer, 7);
+    assert_int_equal(f->n_done, 1);
+    assert_false(f->followed);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -378,6 +436,14 @@ int main(void)
             a_version_whose_value_all_but_the_last_holder_find_damaged_comes_from_that, setup,
             teardown),
         cmocka_unit_test_setup_teardown(a_replica_that_recovers_is_asked_last, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            a_read_may_be_kept_where_all_who_answered_were_followed_before, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_read_is_not_kept_where_one_who_answered_is_not_followed,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            a_read_is_not_kept_where_one_was_followed_only_after_it_was_asked, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_read_that_needed_a_third_needs_it_followed_as_well, setup,
+                                        teardown),
     };
 
     return cmocka_run_group_tests_name("read", tests, NULL, NULL);
