@@ -292,7 +292,7 @@ def ends(t, c):
         with Watch(c.port(1), f"?prefix=restarted&after={old}") as w:
             eq("gap" in w.line(), True)
             v = version(c.http("PUT", "/kv/restarted", b"x", node=2))
-            eq(w.changes(1)[0]["version"], v)
+            eq(w.changes(1)[0]["version"] >= v, True)  # above: where it took no part, and was brought up to it
 
     with t.claim("a gateway says that it stores nothing"):
         p = subprocess.Popen([KVNODE, "--config", str(c.config_path), "--gateway", f"127.0.0.1:{BASE + 9}"],
