@@ -4,13 +4,13 @@
 
 #include <stdint.h>
 
-#define KEY_LEN_MAX 4096u                    /* bytes of a key; 1 is the least */
-#define VALUE_SIZE_DEFAULT_MAX (64ull << 20) /* max_value_size where cluster.json does not say */
-#define VALUE_SIZE_LIMIT (1ull << 40)        /* no configuration may ask for more */
-#define CHUNK_SIZE (1u << 20)                /* a value has one checksum per chunk of this size */
-#define INLINE_VALUE_MAX (64u << 10)         /* larger values are kept in a file of their own */
-#define MEMORY_BLOB_MAX (8u << 20)           /* larger ones are in temporary files, see spool.h */
-#define RECENT_MAX 32u                       /* operation ids remembered in a record */
+#define KEY_LEN_MAX 4096u                   /* bytes of a key; 1 is the least */
+#define VALUE_SIZE_DEFAULT_MAX (1ull << 30) /* max_value_size where cluster.json does not say */
+#define VALUE_SIZE_LIMIT (1ull << 40)       /* no configuration may ask for more */
+#define CHUNK_SIZE (1u << 20)               /* a value has one checksum per chunk of this size */
+#define INLINE_VALUE_MAX (64u << 10)        /* larger values are kept in a file of their own */
+#define MEMORY_BLOB_MAX (8u << 20)          /* larger ones are in temporary files, see spool.h */
+#define RECENT_MAX 32u                      /* operation ids remembered in a record */
 /* content type and extended attributes of one record, encoded */
 #define ATTRS_LEN_MAX (128u << 10)
 #define ATTR_NAME_LEN_MAX 255u

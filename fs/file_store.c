@@ -20,6 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/limits.h"
+#include "common/spool.h"
 #include "fs/core.h"
 
 enum store_kind { STORE_WHOLE, STORE_APPEND, STORE_CREATE };
@@ -28,6 +30,7 @@ struct snapshot {
     enum store_kind kind;
     uint64_t gen;
     struct value data; /* the whole value, or the tail */
+    struct buf sums;   /* of a large whole value: it would hold up the cluster's thread */
     struct meta meta;
     bool fresh; /* attributes are stored too, where the file is not another's of the same name: */
     struct attr_change asked;
@@ -134,6 +137,8 @@ static int store_edit(void *ctx, const struct record *cur, struct value cur_valu
         err = append_value(s, cur, live ? cur_value : (struct value){0}, next);
     else
         next->value = value_ref(s->data);
+    if (s->kind != STORE_APPEND)
+        next->sums = buf_span(&s->sums);
     if (err < 0)
         return err;
     store_attributes(s, cur, live, &next->rec);
@@ -286,6 +291,7 @@ static void job_free(struct store_job *j)
     value_fini(&j->snap.data);
     appended_fini(&j->snap.last);
     appended_fini(&j->snap.unsure);
+    buf_fini(&j->snap.sums);
     buf_fini(&j->key);
     free(j);
 }
@@ -354,12 +360,28 @@ static int job_new_locked(struct fs *fs, struct file *f, struct store_job **out)
     return 0;
 }
 
+/* Without memory for them the client will find them. */
+static void sum_up(struct snapshot *s)
+{
+    if (s->kind == STORE_APPEND || s->data.len <= CHUNK_SIZE)
+        return;
+    for (size_t at = 0; at < s->data.len; at += CHUNK_SIZE) {
+        size_t len = s->data.len - at < CHUNK_SIZE ? s->data.len - at : CHUNK_SIZE;
+
+        record_sums(&s->sums, span_of(s->data.data + at, len));
+        spool_pass(s->data, at, at + len);
+    }
+    if (s->sums.err < 0)
+        buf_fini(&s->sums);
+}
+
 /* Runs the job as far as the caller waits for it. busy is ours, and falls when the job ends. */
 static int job_run_locked(struct caller *who, struct file *f, struct store_job *j)
 {
     int err;
 
     pthread_mutex_unlock(&f->lock);
+    sum_up(&j->snap);
     err = cluster_write_async(j->fs->cluster, &j->args, job_done, j);
     if (err < 0) /* it never began */
         job_done(j, &(struct write_result){.err = err, .certain = true, .why = who->why});

@@ -384,6 +384,7 @@ int spill_lend(struct spill *s, struct value *out)
     }
     b->mapped = true;
     loans_ref(s->loans);
+    b->mapped = true;
     *loan = (struct loan){.of = s->loans, .len = b->len};
     pthread_mutex_lock(&s->loans->lock);
     list_insert(&s->loans->out, &loan->link);

@@ -55,7 +55,7 @@ def put(name, data=b""):
     return mnt / name
 
 
-with Claims() as t, Cluster(base_port=18310) as c:
+with Claims() as t, Cluster(base_port=18310, config={"max_value_size": 64 << 20}) as c:
     mnt = c.mount().path
 
     # --- size ---------------------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ def sizes(t, c):
         wait_until(lambda: b"\nkvfs_memory_bytes 0\n" in c.http("GET", "/metrics").body, 5, "kvfs_memory_bytes is 0")
 
 
-with Claims() as t, Cluster(base_port=18210) as c:
+with Claims() as t, Cluster(base_port=18210, config={"max_value_size": MAX}) as c:
     distinct_keys(t, c)
     refused_keys(t, c)
     sizes(t, c)

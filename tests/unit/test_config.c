@@ -163,7 +163,7 @@ static void what_is_not_said_has_its_default(void **state)
     (void)state;
     assert_int_equal(c->virtual_nodes, 100);
     assert_int_equal(c->hash, RING_FNV1A);
-    assert_int_equal(c->max_value_size, 64 << 20);
+    assert_int_equal(c->max_value_size, 1 << 30);
     config_free(c);
 }
 
