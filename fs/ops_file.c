@@ -19,6 +19,16 @@ static void fill_info(const struct mount *m, struct handle *h, struct fuse_file_
     fi->direct_io = handle_appends(h);
 }
 
+/* A program that somebody else has changed must not run as its owner, not even for as long as the
+ * kernel may believe its mode. */
+static void tell_privileges(fuse_req_t req, fuse_ino_t ino, struct handle *h)
+{
+    struct notifier *notifier = mount_of(req)->notifier;
+
+    if (notifier != NULL && handle_took_privileges(h))
+        notifier_forget_now(notifier, ino);
+}
+
 void on_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
                struct fuse_file_info *fi)
 {
@@ -63,8 +73,9 @@ void on_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         return;
     }
     fill_info(m, h, fi);
-    if (m->notifier != NULL && (fs_attrs_are_old(m->fs, h) | handle_took_privileges(h)))
+    if (m->notifier != NULL && fs_attrs_are_old(m->fs, h))
         notifier_forget_now(m->notifier, ino); /* its size above all, before the first read */
+    tell_privileges(req, ino, h);              /* O_TRUNC may have taken them */
     if (fuse_reply_open(req, fi) == -ENOENT) {
         struct caller nobody;
 
@@ -91,16 +102,6 @@ void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
         fuse_reply_buf(req, (const char *)v.data, v.len);
     }
     value_fini(&v);
-}
-
-/* A program that somebody else has changed must not run as its owner, not even for as long as the
- * kernel may believe its mode. */
-static void tell_privileges(fuse_req_t req, fuse_ino_t ino, struct handle *h)
-{
-    struct notifier *notifier = mount_of(req)->notifier;
-
-    if (notifier != NULL && handle_took_privileges(h))
-        notifier_forget_now(notifier, ino);
 }
 
 void on_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off_t off,
