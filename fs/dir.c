@@ -335,17 +335,19 @@ static int start(struct fs *fs, struct caller *who, struct dir_handle *d)
 int fs_opendir(struct fs *fs, struct caller *who, uint64_t id, struct dir_handle **out)
 {
     struct inode *in = inode_get(fs->inodes, id);
-    struct dir_handle *d;
+    struct dir_handle *d = NULL;
+    int err;
 
-    (void)who;
     if (in == NULL)
         return -ESTALE;
-    d = in->kind == INODE_DIR ? (struct dir_handle *)calloc(1, sizeof(*d)) : NULL;
-    if (d == NULL) {
-        int err = in->kind == INODE_DIR ? -ENOMEM : -ENOTDIR;
-
+    err = in->kind == INODE_DIR ? fs_renew_dir(fs, who, in) : -ENOTDIR;
+    if (err == 0) {
+        d = (struct dir_handle *)calloc(1, sizeof(*d));
+        err = d == NULL ? -ENOMEM : 0;
+    }
+    if (err < 0) {
         inode_put(fs->inodes, in);
-        return err;
+        return err == -ENOENT ? -ESTALE : err; /* the kernel walks the path again */
     }
     d->in = in;
     d->piece = d->last = SIZE_MAX;

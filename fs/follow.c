@@ -4,8 +4,10 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/hash.h"
+#include "common/limits.h"
 
 #define SLOTS 8192u /* counters of changes, by hash: sharing one costs a fill that is not kept */
 #define OWN_SLOTS 1024u
@@ -125,6 +127,25 @@ static void count(struct follow *f, uint64_t hash)
     pthread_mutex_unlock(&f->lock);
 }
 
+/* The directory of the same name, which hides the file if there is one. */
+static void change_hiding(struct follow *f, const struct change *c)
+{
+    uint8_t prefix[KEY_LEN_MAX + 1];
+    struct inode *in;
+
+    if (c->key.len > KEY_LEN_MAX)
+        return;
+    memcpy(prefix, c->key.data, c->key.len);
+    prefix[c->key.len] = '/';
+    in = inode_find(f->inodes, span_of(prefix, c->key.len + 1), INODE_DIR);
+    if (in == NULL)
+        return;
+    pthread_mutex_lock(&f->lock);
+    in->kept.epoch = 0;
+    pthread_mutex_unlock(&f->lock);
+    inode_put(f->inodes, in);
+}
+
 /* The key itself has changed. */
 static void change_key(struct follow *f, const struct change *c, uint64_t hash)
 {
@@ -132,6 +153,8 @@ static void change_key(struct follow *f, const struct change *c, uint64_t hash)
     struct kept *k;
 
     count(f, hash);
+    if (!ends_in_slash(c->key))
+        change_hiding(f, c);
     in = inode_of(f, c->key);
     if (in == NULL)
         return;

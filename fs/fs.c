@@ -277,6 +277,16 @@ static int find_inode(struct fs *fs, struct caller *who, struct inode *in, struc
     return err;
 }
 
+int fs_renew_dir(struct fs *fs, struct caller *who, struct inode *in)
+{
+    struct found found;
+
+    if (in->id == INODE_ROOT || !follow_is_named(fs->follow, in, core_now_us()) ||
+        inode_is_gone(fs->inodes, in) || follow_recall(fs->follow, in, &found))
+        return 0;
+    return find_inode(fs, who, in, &found);
+}
+
 /*
  * Of one that has no name any more: what its handles see. Without any, it was replaced between the
  * lookup and now, and what has its name counts.

@@ -16,6 +16,7 @@
  *                  file_write.c changes it, file_store.c stores it
  *   handle.[ch]    open file descriptions: create, open, read, write, close
  *   dir.c          reading directories
+ *   feeding.[ch]   the change feed, as the cluster's guest
  *   follow.[ch]    what was read and still holds, while the change feed tells of changes
  *   listings.[ch]  pages of directory listings that still hold
  *   xattr.c        user.* attributes
@@ -51,6 +52,7 @@
 #include "common/log.h"
 #include "common/transport_http.h"
 #include "fs/daemon.h"
+#include "fs/feeding.h"
 #include "fs/options.h"
 
 #define EXIT_USAGE 1 /* mount(8)'s codes */
@@ -64,6 +66,7 @@ struct program {
     struct options opts;
     struct config *cfg;
     struct cluster *cluster;
+    struct feeding feeding;
     struct mount mount;
     struct fuse_session *session;
     int ready_fd; /* -1: in the foreground */
@@ -243,8 +246,12 @@ static int session_new(struct program *p)
 /* Connects, and waits until the cluster answers. */
 static int connect_cluster(struct program *p)
 {
-    struct cluster_opts opts = {
-        .cfg = p->cfg, .timeout_ms = p->opts.timeout_ms, .self = MESSAGE_NODE_NONE};
+    struct cluster_opts opts = {.cfg = p->cfg,
+                                .timeout_ms = p->opts.timeout_ms,
+                                .self = MESSAGE_NODE_NONE,
+                                .guest_start = feeding_guest_start,
+                                .guest_stop = feeding_guest_stop,
+                                .arg = &p->feeding};
     struct err err = {0};
 
     if (transport_http_setup() < 0)
@@ -292,6 +299,19 @@ static int run_loop(struct program *p)
     return err;
 }
 
+/* What changes is told from now on, so what was read can be kept. */
+static int start_caching(struct program *p)
+{
+    int err;
+
+    if (p->opts.attr_timeout_s <= 0)
+        return 0;
+    err = notifier_new(p->session, p->mount.fs, &p->mount.notifier);
+    if (err == 0)
+        feeding_begin(&p->feeding, p->cluster, fs_follow(p->mount.fs));
+    return err;
+}
+
 static int serve(struct program *p)
 {
     int code, err;
@@ -309,6 +329,8 @@ static int serve(struct program *p)
         return fail("starting", strerror(-err));
     if (fuse_session_mount(p->session, p->opts.mountpoint) == 0) {
         err = ops_init_io(p->session);
+        if (err == 0)
+            err = start_caching(p);
         if (err == 0)
             err = run_loop(p);
         if (err < 0)
@@ -378,6 +400,7 @@ static int mount_and_serve(struct program *p)
     if (p->session != NULL)
         fuse_session_destroy(p->session);
     cluster_close(p->cluster);
+    feeding_fini(&p->feeding);
     notifier_free(p->mount.notifier);
     callers_free(p->mount.callers);
     metrics_free(p->mount.metrics);

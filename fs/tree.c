@@ -45,6 +45,7 @@ static int make(struct fs *fs, struct caller *who, uint64_t parent, const char *
         else if (err == 0 && !done && fs_find_pending(fs, &n, &pending))
             err = -EEXIST;
         if (err == 0 && !done) {
+            (void)fs_renew_dir(fs, who, n.dir);
             found->meta.gid = fs_inherit(fs, n.dir, &found->meta);
             err = key_create(fs, who, buf_span(key), &found->meta, value, &found->version);
             found->made = err == 0;

@@ -289,6 +289,17 @@ static void a_directory_that_comes_to_hide_a_file_drops_it(void **state)
     assert_true(w->n_forget > 0);
 }
 
+static void a_file_that_comes_to_be_hidden_by_a_directory_is_looked_for_in_it(void **state)
+{
+    struct world *w = *state;
+    struct inode *in;
+
+    follow_live(w->follow, true);
+    in = keep(w, "a/", 3);
+    change(w, "a", 4);
+    assert_false(is_kept(w, in));
+}
+
 static void pieces_of_long_names_are_not_kept(void **state)
 {
     struct world *w = *state;
@@ -447,6 +458,7 @@ int main(void)
         TEST(own_deletes_are_known_by_their_version),
         TEST(a_change_reaches_up_to_the_first_directory_with_a_marker),
         TEST(a_directory_that_comes_to_hide_a_file_drops_it),
+        TEST(a_file_that_comes_to_be_hidden_by_a_directory_is_looked_for_in_it),
         TEST(pieces_of_long_names_are_not_kept),
         TEST(what_was_kept_under_an_old_key_does_not_count_under_a_new_one),
         TEST(pages_are_of_one_version_only_when_nothing_was_mixed_in),
