@@ -74,6 +74,9 @@ int fs_entry_of(struct fs *fs, struct caller *who, struct span key, const struct
  * asking, while the mark holds? Says so in *e. */
 void fs_hold_name(struct fs *fs, const struct found *found, const struct follow_mark *mark,
                   struct fs_entry *e);
+/* Asks what an inode is now, and keeps it if it may. -ENOENT; -ESTALE: something else. (known.c, as
+ * are the next three.) */
+int fs_find_inode(struct fs *fs, struct caller *who, struct inode *in, struct found *out);
 /* Asks what a directory is, if the kernel has come by its name without asking and that is not known
  * to be as it was. -ENOENT: it is no longer there. */
 int fs_renew_dir(struct fs *fs, struct caller *who, struct inode *in);

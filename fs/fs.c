@@ -73,11 +73,6 @@ struct follow *fs_follow(struct fs *fs)
     return fs->follow;
 }
 
-int fs_ids(struct fs *fs, uint64_t **out, size_t *n)
-{
-    return inode_ids(fs->inodes, out, n);
-}
-
 /* --- attributes ------------------------------------------------------------------------------- */
 
 /* What this mount knows better than the cluster: a dirty view, a directory in which it just changed
@@ -182,21 +177,6 @@ int fs_find_again(struct fs *fs, struct caller *who, const struct name *n, struc
     return take_seen(fs, who, n, false, out) ? 0 : fs_find(fs, who, n, out);
 }
 
-void fs_hold_name(struct fs *fs, const struct found *found, const struct follow_mark *mark,
-                  struct fs_entry *e)
-{
-    struct inode *in = found->followed ? inode_get(fs->inodes, e->id) : NULL;
-    struct found now;
-
-    if (in == NULL)
-        return;
-    if (follow_recall(fs->follow, in, &now) && follow_holds(fs->follow, mark)) {
-        e->name_holds = true;
-        follow_set_named(fs->follow, in, core_now_us() + FS_NAME_TIMEOUT_S * 1000000ull);
-    }
-    inode_put(fs->inodes, in);
-}
-
 int fs_lookup(struct fs *fs, struct caller *who, uint64_t parent, const char *text,
               struct fs_entry *out)
 {
@@ -229,64 +209,6 @@ void fs_forget(struct fs *fs, uint64_t id, uint64_t nlookup)
     inode_forget(fs->inodes, id, nlookup);
 }
 
-static int find_dir(struct fs *fs, struct caller *who, struct inode *in, struct span prefix,
-                    struct found *out)
-{
-    struct follow_mark mark = follow_mark_dir(fs->follow, prefix);
-    int err = key_find_dir(fs, who, prefix, out);
-
-    if (err == 0) {
-        inode_set_dir(fs->inodes, in, out);
-        follow_keep(fs->follow, in, prefix, out, &mark);
-    }
-    return err;
-}
-
-/*
- * Where the kernel came by the name without asking, a directory may have come to hide the file:
- * then it has to ask.
- */
-static int find_file(struct fs *fs, struct caller *who, struct inode *in, struct span key,
-                     struct found *out)
-{
-    struct follow_mark mark = follow_mark(fs->follow, key, key);
-    bool named = follow_is_named(fs->follow, in, core_now_us());
-    int err = named ? key_find_shown(fs, who, key, out) : key_find_file(fs, who, key, out);
-
-    if (err == 0 && out->kind == INODE_DIR) {
-        follow_set_named(fs->follow, in, 0);
-        err = -ESTALE;
-    }
-    if (err == 0) {
-        follow_saw(fs->follow, in, key, out->version);
-        follow_keep(fs->follow, in, key, out, &mark);
-    }
-    return err;
-}
-
-static int find_inode(struct fs *fs, struct caller *who, struct inode *in, struct found *out)
-{
-    struct buf key = {0};
-    int err = inode_last_key(fs->inodes, in, &key);
-
-    if (err == 0 && in->kind == INODE_DIR)
-        err = find_dir(fs, who, in, buf_span(&key), out);
-    else if (err == 0)
-        err = find_file(fs, who, in, buf_span(&key), out);
-    buf_fini(&key);
-    return err;
-}
-
-int fs_renew_dir(struct fs *fs, struct caller *who, struct inode *in)
-{
-    struct found found;
-
-    if (in->id == INODE_ROOT || !follow_is_named(fs->follow, in, core_now_us()) ||
-        inode_is_gone(fs->inodes, in) || follow_recall(fs->follow, in, &found))
-        return 0;
-    return find_inode(fs, who, in, &found);
-}
-
 /*
  * Of one that has no name any more: what its handles see. Without any, it was replaced between the
  * lookup and now, and what has its name counts.
@@ -301,7 +223,7 @@ static int getattr_gone(struct fs *fs, struct caller *who, struct inode *in, str
     if (f != NULL && file_known_meta(f, &found.meta)) {
         err = 0;
     } else if (in->kind == INODE_FILE) {
-        err = find_inode(fs, who, in, &found);
+        err = fs_find_inode(fs, who, in, &found);
         nlink = NLINK;
     }
     if (err == 0)
@@ -344,36 +266,10 @@ static int inode_meta(struct fs *fs, struct caller *who, struct inode *in, struc
         *out = found.meta;
         return 0;
     }
-    err = follow_recall(fs->follow, in, &found) ? 0 : find_inode(fs, who, in, &found);
+    err = follow_recall(fs->follow, in, &found) ? 0 : fs_find_inode(fs, who, in, &found);
     if (err == 0)
         *out = found.meta;
     return err;
-}
-
-bool fs_attrs_hold(struct fs *fs, uint64_t id, const struct stat *st)
-{
-    struct inode *in = id != INODE_ROOT ? inode_get(fs->inodes, id) : NULL;
-    struct file *f = NULL;
-    struct found found;
-    struct stat now;
-    struct meta m;
-    bool holds;
-
-    if (in == NULL)
-        return false;
-    if (in->kind == INODE_FILE)
-        f = inode_file(fs->inodes, in);
-    holds = follow_recall(fs->follow, in, &found) && !inode_is_gone(fs->inodes, in) &&
-            (f == NULL || !file_dirty_meta(f, &m));
-    if (holds) {
-        fs_show(fs, in, &found.meta, &now);
-        holds = memcmp(&now, st, sizeof(now)) == 0;
-    }
-    if (holds)
-        follow_shown(fs->follow, in, found.version);
-    file_put(fs, f);
-    inode_put(fs->inodes, in);
-    return holds;
 }
 
 int fs_getattr(struct fs *fs, struct caller *who, uint64_t id, struct handle *h, struct stat *out)

@@ -17,6 +17,7 @@
  *   handle.[ch]    open file descriptions: create, open, read, write, close
  *   dir.c          reading directories
  *   feeding.[ch]   the change feed, as the cluster's guest
+ *   known.c        what is known of an inode, and how far the kernel may believe it
  *   follow.[ch]    what was read and still holds, while the change feed tells of changes
  *   listings.[ch]  pages of directory listings that still hold
  *   xattr.c        user.* attributes
