@@ -379,6 +379,16 @@ int inode_last_key(struct inode_table *t, struct inode *in, struct buf *out)
     return out->err;
 }
 
+uint32_t inode_type(struct inode_table *t, struct inode *in)
+{
+    uint32_t type;
+
+    pthread_mutex_lock(&t->lock);
+    type = in->type;
+    pthread_mutex_unlock(&t->lock);
+    return type;
+}
+
 bool inode_is_gone(struct inode_table *t, struct inode *in)
 {
     bool gone;

@@ -110,6 +110,7 @@ void inode_forget(struct inode_table *t, uint64_t id, uint64_t nlookup);
 int inode_key(struct inode_table *t, struct inode *in, struct buf *out);
 /* The key that it has, or had last: to read what its name stands for now. 0 or -ENOMEM. */
 int inode_last_key(struct inode_table *t, struct inode *in, struct buf *out);
+uint32_t inode_type(struct inode_table *t, struct inode *in); /* S_IFMT of a file */
 bool inode_is_gone(struct inode_table *t, struct inode *in);
 /* The st_ino of a directory, as far as the kernel has asked for it. */
 uint64_t inode_dir_ino(struct inode_table *t, struct span prefix);

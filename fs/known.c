@@ -30,8 +30,8 @@ static int find_dir(struct fs *fs, struct caller *who, struct inode *in, struct 
 }
 
 /*
- * Where the kernel came by the name without asking, a directory may have come to hide the file:
- * then it has to ask.
+ * Where the kernel came by the name without asking, a directory may have come to hide the file, or
+ * something else to stand there: then it has to ask.
  */
 static int find_file(struct fs *fs, struct caller *who, struct inode *in, struct span key,
                      struct found *out)
@@ -40,7 +40,8 @@ static int find_file(struct fs *fs, struct caller *who, struct inode *in, struct
     bool named = follow_is_named(fs->follow, in, core_now_us());
     int err = named ? key_find_shown(fs, who, key, out) : key_find_file(fs, who, key, out);
 
-    if (err == 0 && out->kind == INODE_DIR) {
+    if (err == 0 &&
+        (out->kind == INODE_DIR || (out->meta.mode & S_IFMT) != inode_type(fs->inodes, in))) {
         follow_set_named(fs->follow, in, 0);
         err = -ESTALE;
     }

@@ -104,6 +104,14 @@ def wait_until(condition, limit_s, what):
         pause.wait(0.02)
 
 
+def soon(call, want, limit_s=5):
+    """Until call() gives what it should: stat and listings of a mount may be a moment behind what others did."""
+    try:
+        wait_until(lambda: call() == want, limit_s, "as it should be")
+    except AssertionError:
+        eq(call(), want)
+
+
 # --- HTTP -----------------------------------------------------------------------------------------
 
 

@@ -112,7 +112,7 @@ def lines(command, cwd):
 
 with Claims() as t, Cluster(base_port=21620, fsync="never") as c:
     mount = c.mount("a")
-    a, b = mount.path, c.mount("b").path
+    a, b = mount.path, c.mount("b", ["attr_timeout=0"]).path
     fill(c, "many/", N)
     names = {f"{i:06}" for i in range(N)}
 

@@ -7,7 +7,7 @@ import sys
 import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
-from kvtest import Claims, Cluster, eq, wait_until
+from kvtest import Claims, Cluster, eq, soon
 
 
 def together(*calls):
@@ -76,7 +76,7 @@ with Claims() as t, Cluster(base_port=18330) as c:
         changes_show(*strict, lambda p: (os.stat(p).st_size, os.stat(p).st_mtime_ns), lambda call, want: eq(call(), want))
 
     with t.claim("by default too what one closes is what the other opens, and the rest shows in a moment"):
-        changes_show(a, b, size_and_time, lambda call, want: wait_until(lambda: call() == want, 5, f"it is {want}"))
+        changes_show(a, b, size_and_time, soon)
 
     with t.claim("an open file reads one version to its end, a large one may be stale"):
         (a / "v").write_bytes(b"1" * 200000)
