@@ -325,6 +325,8 @@ static int start(struct fs *fs, struct caller *who, struct dir_handle *d)
             err = add_pending(fs, d);
         if (err == 0)
             err = add_shadowed(fs, who, d);
+        if (err == 0) /* before "." and ".." are told: an error must have nothing before it */
+            err = fetch_page(fs, who, d);
     }
     d->started = err == 0;
     return err;
@@ -406,7 +408,7 @@ static int entry_key(const struct dir_handle *d, size_t i, struct buf *out)
 }
 
 static int read_locked(struct fs *fs, struct caller *who, struct dir_handle *d, uint64_t off,
-                       struct fs_dirent *out)
+                       bool may_wait, struct fs_dirent *out)
 {
     struct buf key = {0};
     size_t i = off - DOTS;
@@ -420,6 +422,8 @@ static int read_locked(struct fs *fs, struct caller *who, struct dir_handle *d, 
             break;
         if (d->complete)
             return 0;
+        if (!may_wait)
+            return -EAGAIN;
         err = fetch_page(fs, who, d);
         if (err < 0)
             return err;
@@ -435,7 +439,7 @@ static int read_locked(struct fs *fs, struct caller *who, struct dir_handle *d, 
     return err;
 }
 
-int fs_readdir(struct fs *fs, struct caller *who, struct dir_handle *d, uint64_t off,
+int fs_readdir(struct fs *fs, struct caller *who, struct dir_handle *d, uint64_t off, bool may_wait,
                struct fs_dirent *out)
 {
     int err = 0;
@@ -447,7 +451,7 @@ int fs_readdir(struct fs *fs, struct caller *who, struct dir_handle *d, uint64_t
         dot_entry(fs, d, off, out);
         err = 1;
     } else if (err == 0) {
-        err = read_locked(fs, who, d, off, out);
+        err = read_locked(fs, who, d, off, may_wait, out);
     }
     pthread_mutex_unlock(&d->lock);
     return err;

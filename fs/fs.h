@@ -126,8 +126,8 @@ struct fs_dirent {
     bool dots; /* "." or "..": not to be remembered */
 };
 int fs_opendir(struct fs *fs, struct caller *who, uint64_t id, struct dir_handle **out);
-/* The entry at off: 1, 0 at the end. */
-int fs_readdir(struct fs *fs, struct caller *who, struct dir_handle *d, uint64_t off,
+/* The entry at off: 1, 0 at the end. !may_wait: -EAGAIN where the cluster had to be asked. */
+int fs_readdir(struct fs *fs, struct caller *who, struct dir_handle *d, uint64_t off, bool may_wait,
                struct fs_dirent *out);
 /* Counts the entry last read for the kernel, as a lookup would: readdirplus. */
 int fs_readdir_remember(struct fs *fs, struct caller *who, struct dir_handle *d,

@@ -345,10 +345,12 @@ void fs_flush_all(struct fs *fs, struct caller *who)
     for (size_t i = 0; i < n; i++) {
         struct buf key = {0};
         int err = file_store(fs, who, files[i]);
+        const char *why = caller_stopped(who) ? "there was no time left" : who->why.msg;
 
         if (err < 0 && inode_key(fs->inodes, files[i]->inode, &key) == 0)
-            log_event(LOG_LEVEL_ERROR, "not_stored", "key=%s error=%s",
-                      log_quote(key.data, key.len), strerrorname_np(-err));
+            log_event(LOG_LEVEL_ERROR, "not_stored", "key=%s error=%s reason=%s",
+                      log_quote(key.data, key.len), strerrorname_np(-err),
+                      log_quote(why, strlen(why)));
         buf_fini(&key);
         file_put(fs, files[i]);
     }

@@ -60,7 +60,9 @@
 #define EXIT_FAIL 32
 #define ARENAS_MAX 2
 #define IDLE_THREADS 10u
-#define FLUSH_LIMIT_S 10 /* for all dirty files together, when going down */
+#define CALLS_LIMIT_S 5  /* for calls under way, when going down */
+#define FLUSH_LIMIT_S 10 /* for all dirty files together, then */
+#define NOFILE_KEPT 192u /* descriptors for connections and files; the rest is for threads */
 #define WAKE_MS 20
 
 struct program {
@@ -120,7 +122,9 @@ static void *stop_on_signal(void *arg)
     if (!p->loop_ended)
         log_event(LOG_LEVEL_INFO, "stopping", "signal=SIG%s", sigabbrev_np(sig));
     fuse_session_exit(p->session);
-    while (!p->loop_ended) {
+    for (unsigned waited_ms = 0; !p->loop_ended; waited_ms += WAKE_MS) {
+        if (waited_ms >= CALLS_LIMIT_S * 1000u)
+            callers_stop_all(p->mount.callers);
         pthread_kill(p->main_thread, SIGUSR1);
         wait_ms_locked(p, WAKE_MS);
     }
@@ -264,6 +268,26 @@ static int connect_cluster(struct program *p)
     return 0;
 }
 
+/* Each thread has a descriptor, and most have none until they are needed. */
+static unsigned threads_max(unsigned wanted)
+{
+    struct rlimit lim;
+    rlim_t most;
+
+    if (getrlimit(RLIMIT_NOFILE, &lim) != 0)
+        return wanted;
+    lim.rlim_cur = lim.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &lim);
+    if (getrlimit(RLIMIT_NOFILE, &lim) != 0 || lim.rlim_cur >= wanted + NOFILE_KEPT)
+        return wanted;
+    most = lim.rlim_cur > 2 * NOFILE_KEPT ? lim.rlim_cur - NOFILE_KEPT : lim.rlim_cur / 2;
+    log_event(LOG_LEVEL_WARN, "few-descriptors",
+              "limit=%llu effect=\"%u calls may wait for nodes at a time\" remedy=\"a limit "
+              "(RLIMIT_NOFILE) of at least %u\"",
+              (unsigned long long)lim.rlim_cur, (unsigned)most, wanted + NOFILE_KEPT);
+    return (unsigned)most;
+}
+
 static int make_core(struct program *p)
 {
     struct fs_opts opts = {
@@ -279,6 +303,7 @@ static int make_core(struct program *p)
     if (err < 0)
         return fail("starting", strerror(-err));
     p->mount.attr_timeout_s = p->opts.attr_timeout_s;
+    p->mount.max_threads = threads_max(p->opts.max_threads);
     p->mount.on_ready = on_ready;
     p->mount.on_ready_arg = p;
     return 0;
@@ -292,9 +317,9 @@ static int run_loop(struct program *p)
     if (loop == NULL)
         return -ENOMEM;
     fuse_loop_cfg_set_clone_fd(loop, 1);
-    fuse_loop_cfg_set_max_threads(loop, p->opts.max_threads);
-    fuse_loop_cfg_set_idle_threads(loop, p->opts.max_threads < IDLE_THREADS ? p->opts.max_threads
-                                                                            : IDLE_THREADS);
+    fuse_loop_cfg_set_max_threads(loop, p->mount.max_threads);
+    fuse_loop_cfg_set_idle_threads(loop, p->mount.max_threads < IDLE_THREADS ? p->mount.max_threads
+                                                                             : IDLE_THREADS);
     err = fuse_session_loop_mt(p->session, loop);
     fuse_loop_cfg_destroy(loop);
     return err;

@@ -14,6 +14,7 @@ struct mount {
     struct metrics *metrics;
     struct notifier *notifier;   /* NULL: nothing is cached */
     double attr_timeout_s;       /* for what is known to hold, see fs_attrs_hold() */
+    unsigned max_threads;        /* that serve calls */
     void (*on_ready)(void *arg); /* the kernel has said hello: the mount answers */
     void *on_ready_arg;
     bool parallel_dirops; /* the kernel can, see ops_init.c */

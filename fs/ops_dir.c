@@ -105,8 +105,11 @@ void on_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         fs_releasedir(m->fs, d);
 }
 
-/* Fills buf with entries from off on. Returns the bytes used, or a negative error if there is none
- * to tell before it. */
+/*
+ * Fills buf with entries from off on. Returns the bytes used, or an error. It waits only for the
+ * first: the kernel drops an error that comes behind entries, and the signal that caused it would
+ * be forgotten.
+ */
 static ssize_t fill_dir(fuse_req_t req, struct caller *who, struct dir_handle *d, uint64_t off,
                         bool plus, char *buf, size_t size)
 {
@@ -115,7 +118,7 @@ static ssize_t fill_dir(fuse_req_t req, struct caller *who, struct dir_handle *d
     size_t used = 0;
     int got;
 
-    while ((got = fs_readdir(m->fs, who, d, off, &e)) > 0) {
+    while ((got = fs_readdir(m->fs, who, d, off, used == 0, &e)) > 0) {
         struct fuse_entry_param param = {.attr = e.st}; /* id 0: the kernel gets a name only */
         struct fs_entry entry;
         size_t need = plus ? fuse_add_direntry_plus(req, NULL, 0, e.name, NULL, 0)

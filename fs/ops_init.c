@@ -7,14 +7,17 @@
 #include <unistd.h>
 
 #define MAX_WRITE (1u << 20)
-#define MAX_BACKGROUND 64u
 
 void on_init(void *userdata, struct fuse_conn_info *conn)
 {
     struct mount *m = userdata;
 
     conn->max_write = MAX_WRITE;
-    conn->max_background = MAX_BACKGROUND;
+    /*
+     * Reading ahead, writing back and closing. The kernel holds all of it up once so much is under
+     * way, as it is where some wait for dead nodes; and it must leave threads to the rest.
+     */
+    conn->max_background = (m->max_threads + 1) / 2;
     conn->time_gran = 1;
     /*
      * Pages are dropped by each open and where a size changes, so there is no need to ask for

@@ -11,8 +11,8 @@
 #include "common/nearest.h"
 
 #define ATTR_TIMEOUT_DEFAULT_S 1.0
-#define MAX_THREADS_DEFAULT 64u
-#define MAX_THREADS_LIMIT 1024u
+#define MAX_THREADS_DEFAULT 1024u
+#define MAX_THREADS_LIMIT 16384u
 #define TIMEOUT_LIMIT_MS 600000u
 #define OPTION_NAME_MAX 64u
 
@@ -32,7 +32,7 @@ const char options_usage[] =
     "tell of changes (1); 0: nothing is cached\n"
     "  -o timeout=S          seconds after which a call without a quorum of nodes fails (5)\n"
     "  -o read=quorum        who answers reads: a majority of the replicas\n"
-    "  -o max_threads=N      calls served at a time (64)\n"
+    "  -o max_threads=N      calls that may wait for nodes at a time (1024)\n"
     "  -h, --help            this text\n"
     "  -V, --version         the version\n"
     "Exit codes are mount(8)'s: 1 for a wrong command line, 32 where mounting failed.\n";

@@ -124,7 +124,7 @@ static int list_dir(struct world *w, const char *path, struct buf *names)
     if (err < 0)
         return err;
     buf_clear(names);
-    while ((err = fs_readdir(w->fs, &w->who, d, e.next_off, &e)) > 0) {
+    while ((err = fs_readdir(w->fs, &w->who, d, e.next_off, true, &e)) > 0) {
         if (!e.dots)
             buf_addf(names, "%s ", e.name);
     }
@@ -677,15 +677,15 @@ static void offsets_stay_while_entries_come_and_go(void **state)
     (void)state;
     prepare_dir(w);
     assert_int_equal(fs_opendir(w->fs, &w->who, 1, &d), 0);
-    assert_int_equal(fs_readdir(w->fs, &w->who, d, 0, &e), 1);
-    assert_int_equal(fs_readdir(w->fs, &w->who, d, 2, &e), 1);
+    assert_int_equal(fs_readdir(w->fs, &w->who, d, 0, true, &e), 1);
+    assert_int_equal(fs_readdir(w->fs, &w->who, d, 2, true, &e), 1);
     assert_string_equal(e.name, "d");
     fake_cluster_put(w->cluster, "c", "before it");
-    assert_int_equal(fs_readdir(w->fs, &w->who, d, 2, &again), 1);
+    assert_int_equal(fs_readdir(w->fs, &w->who, d, 2, true, &again), 1);
     assert_string_equal(again.name, "d");
-    assert_int_equal(fs_readdir(w->fs, &w->who, d, again.next_off, &again), 0);
-    assert_int_equal(fs_readdir(w->fs, &w->who, d, 0, &again), 1); /* rewinddir */
-    assert_int_equal(fs_readdir(w->fs, &w->who, d, 2, &again), 1);
+    assert_int_equal(fs_readdir(w->fs, &w->who, d, again.next_off, true, &again), 0);
+    assert_int_equal(fs_readdir(w->fs, &w->who, d, 0, true, &again), 1); /* rewinddir */
+    assert_int_equal(fs_readdir(w->fs, &w->who, d, 2, true, &again), 1);
     assert_string_equal(again.name, "c");
     fs_releasedir(w->fs, d);
     world_free(w);
