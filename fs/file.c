@@ -115,6 +115,16 @@ bool file_dirty_meta(struct file *f, struct meta *out)
     return dirty;
 }
 
+int file_last_error(struct file *f)
+{
+    int err;
+
+    pthread_mutex_lock(&f->lock);
+    err = f->failed_gen != 0 && file_is_dirty_locked(f) ? f->failed_err : 0;
+    pthread_mutex_unlock(&f->lock);
+    return err;
+}
+
 bool file_pending(struct file *f)
 {
     bool pending;

@@ -129,6 +129,8 @@ bool file_only_emptied(struct file *f);
 /* Dirty or pending: *out is the view that counts, whatever the cluster says. */
 bool file_dirty_meta(struct file *f, struct meta *out);
 bool file_pending(struct file *f);
+/* Of the last try to store what is dirty now: its error, or 0. */
+int file_last_error(struct file *f);
 /* False while nothing is known yet: it is just being opened. */
 bool file_known_meta(struct file *f, struct meta *out);
 void file_meta(struct file *f, struct meta *out);

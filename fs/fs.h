@@ -115,6 +115,18 @@ bool handle_took_privileges(struct handle *h);
 /* Stores what is dirty of all files, when going down; logs what could not be. */
 void fs_flush_all(struct fs *fs, struct caller *who);
 
+/* What is open, and not stored yet. dirty: called for each file that is, with the error of the last
+ * try to store it (0: none failed); may be NULL. */
+struct fs_usage {
+    uint64_t n_open, n_dirty, dirty_bytes;
+};
+void fs_get_usage(struct fs *fs,
+                  void (*dirty)(void *arg, struct span key, uint64_t size, int last_err), void *arg,
+                  struct fs_usage *out);
+/* Is there a directory with this prefix, which ends in '/', as far as can be said within half a
+ * second? */
+bool fs_has_dir(struct fs *fs, struct caller *who, struct span prefix);
+
 /*
  * Reading a directory. Offsets name positions for seekdir(): 0 is the start, where everything is
  * listed afresh. An entry keeps its offset while the handle is open, whatever comes and goes.

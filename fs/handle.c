@@ -356,3 +356,30 @@ void fs_flush_all(struct fs *fs, struct caller *who)
     }
     free(files);
 }
+
+void fs_get_usage(struct fs *fs,
+                  void (*dirty)(void *arg, struct span key, uint64_t size, int last_err), void *arg,
+                  struct fs_usage *out)
+{
+    struct file **files;
+    struct meta m;
+    size_t n;
+
+    *out = (struct fs_usage){0};
+    if (inode_files_below(fs->inodes, span_of(NULL, 0), &files, &n) < 0)
+        return;
+    out->n_open = n;
+    for (size_t i = 0; i < n; i++) {
+        struct buf key = {0};
+
+        if (file_dirty_meta(files[i], &m)) {
+            out->n_dirty++;
+            out->dirty_bytes += m.size;
+            if (dirty != NULL && inode_key(fs->inodes, files[i]->inode, &key) == 0)
+                dirty(arg, buf_span(&key), m.size, file_last_error(files[i]));
+        }
+        buf_fini(&key);
+        file_put(fs, files[i]);
+    }
+    free(files);
+}

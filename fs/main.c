@@ -23,7 +23,8 @@
  *   xattr.c        user.* attributes
  *   caller.[ch]    who asks, and how his wait ends early
  *   metrics.[ch]   counters of what was asked
- *   ops.c ops_init.c ops_file.c ops_dir.c   handlers, the only ones that know FUSE
+ *   control.[ch]   .kvfs, what the mount tells of itself; report.[ch] the text of it
+ *   ops.c ops_init.c ops_file.c ops_dir.c ops_control.c   handlers, the only ones that know FUSE
  *   ops_notify.c   tells the kernel what it may believe no longer
  *   options.[ch]   the command line        daemon.[ch]   into the background
  *
@@ -288,6 +289,19 @@ static unsigned threads_max(unsigned wanted)
     return (unsigned)most;
 }
 
+static int make_control(struct program *p)
+{
+    struct control_opts opts = {
+        .fs = p->mount.fs,
+        .cluster = p->cluster,
+        .callers = p->mount.callers,
+        .metrics = p->mount.metrics,
+        .defaults = {.uid = p->opts.uid, .gid = p->opts.gid, .umask = p->opts.umask},
+        .mountpoint = p->opts.mountpoint};
+
+    return control_new(&opts, &p->mount.control);
+}
+
 static int make_core(struct program *p)
 {
     struct fs_opts opts = {
@@ -300,6 +314,8 @@ static int make_core(struct program *p)
         err = -ENOMEM;
     if (err == 0)
         err = fs_new(&opts, &p->mount.fs);
+    if (err == 0)
+        err = make_control(p);
     if (err < 0)
         return fail("starting", strerror(-err));
     p->mount.attr_timeout_s = p->opts.attr_timeout_s;
@@ -428,6 +444,7 @@ static int mount_and_serve(struct program *p)
     cluster_close(p->cluster);
     feeding_fini(&p->feeding);
     notifier_free(p->mount.notifier);
+    control_free(p->mount.control);
     callers_free(p->mount.callers);
     metrics_free(p->mount.metrics);
     fs_free(p->mount.fs);

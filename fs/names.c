@@ -2,9 +2,14 @@
 #include "fs/core.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "common/health.h"
 #include "common/keypath.h"
+#include "fs/control.h"
+
+#define HAS_DIR_MS 500u
 
 /* --- names ------------------------------------------------------------------------------------ */
 
@@ -12,6 +17,10 @@ int name_resolve(struct fs *fs, uint64_t parent, const char *text, struct name *
 {
     struct span name = span_str(text);
     int err;
+
+    *out = (struct name){0};
+    if (control_has(parent) || control_is_name(parent, text))
+        return -EROFS;
 
     *out = (struct name){.dir = inode_get(fs->inodes, parent)};
     err = out->dir == NULL ? -ENOENT : inode_key(fs->inodes, out->dir, &out->prefix);
@@ -136,6 +145,38 @@ int key_find_dir(struct fs *fs, struct caller *who, struct span prefix, struct f
     if (beside(prefix, &key))
         return find_both(fs, who, key, true, false, out);
     return find_by_listing(fs, who, prefix, out);
+}
+
+/* Could a read that asks all be answered now? */
+static bool all_are_reachable(struct fs *fs)
+{
+    const struct config *cfg = cluster_config(fs->cluster);
+    bool *up = calloc(cfg->n_nodes, sizeof(*up)), covered;
+
+    if (up == NULL)
+        return false;
+    for (unsigned i = 0; i < cfg->n_nodes; i++)
+        up[i] = health_fit(cluster_health(fs->cluster), i);
+    covered = ring_covered(cfg->ring, up);
+    free(up);
+    return covered;
+}
+
+bool fs_has_dir(struct fs *fs, struct caller *who, struct span prefix)
+{
+    struct inode *in = inode_find(fs->inodes, prefix, INODE_DIR);
+    struct read_args args = {.peek = true, .timeout_ms = HAS_DIR_MS};
+    struct read_result res = {0};
+    bool there;
+
+    inode_put(fs->inodes, in);
+    if (in != NULL)
+        return true;
+    if (!beside(prefix, &args.key) || !all_are_reachable(fs))
+        return false;
+    there = core_read(fs, who, &args, &res) == 0 && res.has_child;
+    read_result_fini(&res);
+    return there;
 }
 
 int name_find(struct fs *fs, struct caller *who, const struct name *n, struct found *out)

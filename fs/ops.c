@@ -85,6 +85,15 @@ void fill_entry(const struct mount *m, const struct fs_entry *e, struct fuse_ent
         .ino = e->id, .attr = e->st, .attr_timeout = attr_s, .entry_timeout = name_s};
 }
 
+/* The kernel has forgotten it, or was not told. */
+static void forget(struct mount *m, uint64_t id, uint64_t nlookup)
+{
+    if (control_has(id))
+        control_forget(m->control, id, nlookup);
+    else
+        fs_forget(m->fs, id, nlookup);
+}
+
 void reply_entry(fuse_req_t req, struct caller *who, int err, const struct fs_entry *e)
 {
     struct mount *m = mount_of(req);
@@ -97,7 +106,7 @@ void reply_entry(fuse_req_t req, struct caller *who, int err, const struct fs_en
     }
     fill_entry(m, e, &param);
     if (fuse_reply_entry(req, &param) == -ENOENT)
-        fs_forget(m->fs, e->id, 1); /* the caller is gone */
+        forget(m, e->id, 1); /* the caller is gone */
 }
 
 /* --- session ---------------------------------------------------------------------------------- */
@@ -118,25 +127,29 @@ static void on_statfs(fuse_req_t req, fuse_ino_t ino)
 
 static void on_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
+    struct mount *m = mount_of(req);
     struct caller who;
     struct fs_entry e;
     int err;
 
     request_begin(req, CALL_LOOKUP, &who);
-    err = fs_lookup(mount_of(req)->fs, &who, parent, name, &e);
+    if (control_has(parent) || control_is_name(parent, name))
+        err = control_lookup(m->control, &who, parent, name, &e);
+    else
+        err = fs_lookup(m->fs, &who, parent, name, &e);
     reply_entry(req, &who, err, &e);
 }
 
 static void on_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup)
 {
-    fs_forget(mount_of(req)->fs, ino, nlookup);
+    forget(mount_of(req), ino, nlookup);
     fuse_reply_none(req);
 }
 
 static void on_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forgets)
 {
     for (size_t i = 0; i < count; i++)
-        fs_forget(mount_of(req)->fs, forgets[i].ino, forgets[i].nlookup);
+        forget(mount_of(req), forgets[i].ino, forgets[i].nlookup);
     fuse_reply_none(req);
 }
 
@@ -166,7 +179,10 @@ static void on_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
     int err;
 
     request_begin(req, CALL_GETATTR, &who);
-    err = fs_getattr(mount_of(req)->fs, &who, ino, handle_of(fi), &st);
+    if (control_has(ino))
+        err = control_getattr(mount_of(req)->control, ino, &st);
+    else
+        err = fs_getattr(mount_of(req)->fs, &who, ino, handle_of(fi), &st);
     reply_attr(req, &who, err, ino, &st);
 }
 
@@ -176,7 +192,10 @@ static void on_access(fuse_req_t req, fuse_ino_t ino, int mask)
     int err;
 
     request_begin(req, CALL_ACCESS, &who);
-    err = fs_access(mount_of(req)->fs, &who, ino, mask);
+    if (control_has(ino))
+        err = control_access(mount_of(req)->control, ino, mask);
+    else
+        err = fs_access(mount_of(req)->fs, &who, ino, mask);
     fuse_reply_err(req, request_end(req, &who, err));
 }
 
@@ -209,7 +228,9 @@ static void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to
     int err;
 
     request_begin(req, CALL_SETATTR, &who);
-    err = fs_setattr(mount_of(req)->fs, &who, ino, handle_of(fi), &ch, size, &st);
+    err = control_has(ino)
+              ? -EROFS
+              : fs_setattr(mount_of(req)->fs, &who, ino, handle_of(fi), &ch, size, &st);
     reply_attr(req, &who, err, ino, &st);
 }
 
@@ -258,7 +279,7 @@ static void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t
     int err;
 
     request_begin(req, CALL_GETXATTR, &who);
-    err = fs_getxattr(mount_of(req)->fs, &who, ino, name, &value);
+    err = control_has(ino) ? -ENODATA : fs_getxattr(mount_of(req)->fs, &who, ino, name, &value);
     reply_xattr(req, &who, err, &value, size);
     buf_fini(&value);
 }
@@ -270,7 +291,7 @@ static void on_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
     int err;
 
     request_begin(req, CALL_LISTXATTR, &who);
-    err = fs_listxattr(mount_of(req)->fs, &who, ino, &names);
+    err = control_has(ino) ? 0 : fs_listxattr(mount_of(req)->fs, &who, ino, &names);
     reply_xattr(req, &who, err, &names, size);
     buf_fini(&names);
 }
@@ -282,7 +303,9 @@ static void on_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const 
     int err;
 
     request_begin(req, CALL_SETXATTR, &who);
-    err = fs_setxattr(mount_of(req)->fs, &who, ino, name, span_of(value, size), flags);
+    err = control_has(ino)
+              ? -EROFS
+              : fs_setxattr(mount_of(req)->fs, &who, ino, name, span_of(value, size), flags);
     fuse_reply_err(req, request_end(req, &who, err));
 }
 
@@ -292,7 +315,7 @@ static void on_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
     int err;
 
     request_begin(req, CALL_REMOVEXATTR, &who);
-    err = fs_removexattr(mount_of(req)->fs, &who, ino, name);
+    err = control_has(ino) ? -EROFS : fs_removexattr(mount_of(req)->fs, &who, ino, name);
     fuse_reply_err(req, request_end(req, &who, err));
 }
 

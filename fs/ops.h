@@ -5,11 +5,13 @@
 #define FUSE_USE_VERSION 312
 #include <fuse_lowlevel.h>
 
+#include "fs/control.h"
 #include "fs/fs.h"
 
 /* What each request finds as its session's userdata. */
 struct mount {
     struct fs *fs;
+    struct control *control;
     struct callers *callers;
     struct metrics *metrics;
     struct notifier *notifier;   /* NULL: nothing is cached */
@@ -48,6 +50,13 @@ void notifier_stop(struct notifier *n); /* accepts NULL */
 void notifier_free(struct notifier *n); /* accepts NULL; after the end of all who could tell it */
 /* At once: the attributes that the kernel believes of this inode are old. */
 void notifier_forget_now(struct notifier *n, fuse_ino_t ino);
+
+/* ops_control.c: of ids for which control_has(); the handlers of their names hand on to them. */
+void on_control_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void on_control_read(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *fi);
+void on_control_release(fuse_req_t req, struct fuse_file_info *fi);
+void on_control_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void on_control_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, bool plus);
 
 /* ops_file.c */
 void on_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,

@@ -93,6 +93,10 @@ void on_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct caller who;
     int err;
 
+    if (control_has(ino)) {
+        on_control_opendir(req, ino, fi);
+        return;
+    }
     request_begin(req, CALL_OPENDIR, &who);
     err = fs_opendir(m->fs, &who, ino, &d);
     err = request_end(req, &who, err);
@@ -139,13 +143,19 @@ static ssize_t fill_dir(fuse_req_t req, struct caller *who, struct dir_handle *d
     return got < 0 && used == 0 ? got : (ssize_t)used;
 }
 
-static void read_dir(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *fi, bool plus)
+static void read_dir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+                     struct fuse_file_info *fi, bool plus)
 {
-    char *buf = malloc(size);
+    char *buf;
     struct caller who;
     ssize_t used;
     int err;
 
+    if (control_has(ino)) {
+        on_control_readdir(req, ino, size, off, plus);
+        return;
+    }
+    buf = malloc(size);
     request_begin(req, CALL_READDIR, &who);
     used = buf != NULL ? fill_dir(req, &who, dir_of(fi), (uint64_t)off, plus, buf, size) : -ENOMEM;
     err = request_end(req, &who, used < 0 ? (int)used : 0);
@@ -158,21 +168,19 @@ static void read_dir(fuse_req_t req, size_t size, off_t off, struct fuse_file_in
 
 void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
-    (void)ino;
-    read_dir(req, size, off, fi, false);
+    read_dir(req, ino, size, off, fi, false);
 }
 
 void on_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
                     struct fuse_file_info *fi)
 {
-    (void)ino;
-    read_dir(req, size, off, fi, true);
+    read_dir(req, ino, size, off, fi, true);
 }
 
 void on_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-    (void)ino;
-    fs_releasedir(mount_of(req)->fs, dir_of(fi));
+    if (!control_has(ino))
+        fs_releasedir(mount_of(req)->fs, dir_of(fi));
     fuse_reply_err(req, 0);
 }
 

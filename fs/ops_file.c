@@ -65,6 +65,10 @@ void on_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct handle *h;
     int err;
 
+    if (control_has(ino)) {
+        on_control_open(req, ino, fi);
+        return;
+    }
     request_begin(req, CALL_OPEN, &who);
     err = fs_open(m->fs, &who, ino, fi->flags, &h);
     err = request_end(req, &who, err);
@@ -91,7 +95,10 @@ void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
     struct caller who;
     int err;
 
-    (void)ino;
+    if (control_has(ino)) {
+        on_control_read(req, size, off, fi);
+        return;
+    }
     request_begin(req, CALL_READ, &who);
     err = fs_read(mount_of(req)->fs, &who, handle_of(fi), (uint64_t)off, size, &v);
     err = request_end(req, &who, err);
@@ -128,9 +135,8 @@ void on_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct caller who;
     int err;
 
-    (void)ino;
     request_begin(req, CALL_FLUSH, &who);
-    err = fs_flush(mount_of(req)->fs, &who, handle_of(fi));
+    err = control_has(ino) ? 0 : fs_flush(mount_of(req)->fs, &who, handle_of(fi));
     fuse_reply_err(req, request_end(req, &who, err));
 }
 
@@ -139,10 +145,9 @@ void on_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
     struct caller who;
     int err;
 
-    (void)ino;
     (void)datasync;
     request_begin(req, CALL_FSYNC, &who);
-    err = fs_fsync(mount_of(req)->fs, &who, handle_of(fi));
+    err = control_has(ino) ? 0 : fs_fsync(mount_of(req)->fs, &who, handle_of(fi));
     fuse_reply_err(req, request_end(req, &who, err));
 }
 
@@ -151,7 +156,10 @@ void on_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct caller who;
     int err;
 
-    (void)ino;
+    if (control_has(ino)) {
+        on_control_release(req, fi);
+        return;
+    }
     request_begin(req, CALL_RELEASE, &who);
     err = fs_release(mount_of(req)->fs, &who, handle_of(fi));
     fuse_reply_err(req, request_end(req, &who, err));
@@ -175,9 +183,8 @@ void on_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse
     struct caller who;
     int err = -EINVAL;
 
-    (void)ino;
     request_begin(req, CALL_LSEEK, &who);
-    if (off >= 0 && (whence == SEEK_DATA || whence == SEEK_HOLE))
+    if (!control_has(ino) && off >= 0 && (whence == SEEK_DATA || whence == SEEK_HOLE))
         err = fs_lseek(handle_of(fi), (uint64_t)off, whence == SEEK_HOLE, &found);
     err = request_end(req, &who, err);
     if (err != 0)
@@ -194,9 +201,10 @@ void on_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
     struct caller who;
     int err = -EINVAL;
 
-    (void)ino_in;
     request_begin(req, CALL_COPY, &who);
-    if (flags == 0)
+    if (control_has(ino_in)) /* nothing can be written there */
+        err = -EXDEV;        /* the kernel copies */
+    else if (flags == 0)
         err = fs_copy_range(mount_of(req)->fs, &who, handle_of(fi_in), (uint64_t)off_in,
                             handle_of(fi_out), (uint64_t)off_out, len, &done);
     tell_privileges(req, ino_out, handle_of(fi_out));

@@ -1,0 +1,84 @@
+/* ops_control.c - the handlers of .kvfs, where those of the core have nothing to say: its files are
+ * texts, made when they are opened. */
+#include "fs/ops.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+void on_control_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    struct buf *text = calloc(1, sizeof(*text));
+    struct caller who;
+    int err;
+
+    request_begin(req, CALL_OPEN, &who);
+    err = text == NULL ? -ENOMEM : control_open(mount_of(req)->control, ino, fi->flags, text);
+    err = request_end(req, &who, err);
+    fi->fh = (uintptr_t)text;
+    fi->direct_io = 1; /* its size is not known beforehand */
+    if (err != 0)
+        fuse_reply_err(req, err);
+    if (err != 0 || fuse_reply_open(req, fi) == -ENOENT) {
+        if (text != NULL)
+            buf_fini(text);
+        free(text);
+    }
+}
+
+void on_control_read(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *fi)
+{
+    const struct buf *text = (const struct buf *)(uintptr_t)fi->fh;
+    size_t at = (uint64_t)off < text->len ? (size_t)off : text->len;
+    struct caller who;
+
+    request_begin(req, CALL_READ, &who);
+    request_end(req, &who, 0);
+    fuse_reply_buf(req, (const char *)text->data + at,
+                   size < text->len - at ? size : text->len - at);
+}
+
+void on_control_release(fuse_req_t req, struct fuse_file_info *fi)
+{
+    struct buf *text = (struct buf *)(uintptr_t)fi->fh;
+
+    buf_fini(text);
+    free(text);
+    fuse_reply_err(req, 0);
+}
+
+void on_control_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    int err = control_opendir(mount_of(req)->control, ino);
+
+    if (err < 0)
+        fuse_reply_err(req, -err);
+    else
+        fuse_reply_open(req, fi);
+}
+
+void on_control_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, bool plus)
+{
+    struct mount *m = mount_of(req);
+    char *buf = malloc(size);
+    struct fs_dirent e;
+    size_t used = 0;
+    int got = buf != NULL ? 0 : -ENOMEM;
+
+    while (buf != NULL && (got = control_readdir(m->control, ino, (uint64_t)off, &e)) > 0) {
+        struct fuse_entry_param param = {.attr = e.st}; /* the kernel gets names only */
+        size_t need = plus ? fuse_add_direntry_plus(req, buf + used, size - used, e.name, &param,
+                                                    (off_t)e.next_off)
+                           : fuse_add_direntry(req, buf + used, size - used, e.name, &e.st,
+                                               (off_t)e.next_off);
+
+        if (need > size - used)
+            break;
+        used += need;
+        off = (off_t)e.next_off;
+    }
+    if (got < 0 && used == 0)
+        fuse_reply_err(req, -got);
+    else
+        fuse_reply_buf(req, buf, used);
+    free(buf);
+}
