@@ -1,13 +1,23 @@
-/* control.c - the directory .kvfs in the root: what the mount tells of itself. */
+/*
+ * control.c - the directory .kvfs in the root: what the mount tells of itself.
+ *
+ * A name below replicas/ may be the end of a key or the beginning of one. The kernel has to be told
+ * which before it says whether more follows, and while the cluster does not answer nobody knows. So
+ * it is called a directory then, through which any path leads. One that is opened not as a
+ * directory was the end of a key: that is told with ESTALE, upon which the kernel looks the path up
+ * again, for the same thread, and then it is a file.
+ */
 #include "fs/control.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "common/config.h"
+#include "common/hash.h"
 #include "common/keypath.h"
 #include "fs/inode.h"
 #include "fs/report.h"
@@ -31,9 +41,21 @@ static const char *const fixed_names[N_FIXED] = {
 #define REPLICAS "replicas"
 #define REPLICAS_ID (ID_BIT | INODE_ROOT)
 #define DOTS 2u
+#define N_WISHES 64u
+#define WISH_US 1000000u
+
+/* Somebody wants to read this, as a file. */
+struct wish {
+    pid_t pid;         /* 0: nothing */
+    uint64_t what;     /* the hash of its prefix */
+    uint64_t until_us; /* monotonic */
+};
 
 struct control {
     struct control_opts opts;
+    pthread_mutex_t lock; /* of the next two */
+    struct wish wishes[N_WISHES];
+    unsigned next_wish;
     struct inode_table *keys; /* below replicas/ */
     int64_t since_ns;         /* when all of it was made */
     uint64_t since_us;        /* the same, monotonic */
@@ -49,6 +71,7 @@ int control_new(const struct control_opts *opts, struct control **out)
         return err;
     }
     c->opts = *opts;
+    pthread_mutex_init(&c->lock, NULL);
     c->since_ns = attr_now_ns();
     c->since_us = clock_real()->mono_us(clock_real());
     *out = c;
@@ -60,6 +83,7 @@ void control_free(struct control *c)
     if (c == NULL)
         return;
     inode_table_free(c->keys);
+    pthread_mutex_destroy(&c->lock);
     free(c);
 }
 
@@ -72,9 +96,9 @@ bool control_is_name(uint64_t parent, const char *name)
 
 struct item {
     bool dir;
-    enum fixed fixed; /* FIXED_TOP of what is below replicas/, or it */
-    struct buf path;  /* of that: the key, or prefix */
-    bool is_key;
+    bool fixed_id;    /* then: */
+    enum fixed fixed; /* else: */
+    struct buf path;  /* the key, or prefix, of what is below replicas/ */
 };
 
 /* *out is to be finished. */
@@ -83,8 +107,8 @@ static int find_item(struct control *c, uint64_t id, struct item *out)
     struct inode *in;
     int err;
 
-    *out = (struct item){.fixed = FIXED_TOP};
-    if (id & FIXED_BIT) {
+    *out = (struct item){.fixed_id = (id & FIXED_BIT) != 0};
+    if (out->fixed_id) {
         out->fixed = (enum fixed)(id & ~(ID_BIT | FIXED_BIT));
         out->dir = out->fixed == FIXED_TOP;
         return (unsigned)out->fixed < N_FIXED ? 0 : -ESTALE;
@@ -93,7 +117,6 @@ static int find_item(struct control *c, uint64_t id, struct item *out)
     if (in == NULL)
         return -ESTALE;
     out->dir = in->kind == INODE_DIR;
-    out->is_key = !out->dir;
     err = inode_key(c->keys, in, &out->path);
     inode_put(c->keys, in);
     return err;
@@ -114,7 +137,7 @@ static int make_text(struct control *c, const struct item *it, struct buf *out)
                                 .mountpoint = c->opts.mountpoint,
                                 .since_us = c->since_us};
 
-    if (it->is_key)
+    if (!it->fixed_id)
         config_owners_json(cfg, buf_span(&it->path), out);
     else if (it->fixed == FIXED_VERSION)
         buf_add_str(out, KVFS_VERSION "\n");
@@ -127,6 +150,11 @@ static int make_text(struct control *c, const struct item *it, struct buf *out)
     return out->err;
 }
 
+static bool changes_always(const struct item *it)
+{
+    return it->fixed_id && (it->fixed == FIXED_STATUS || it->fixed == FIXED_METRICS);
+}
+
 /* The size of what changes all the time is told as 0, as in /proc: a program that believed another
  * would read too little. */
 static int size_of(struct control *c, const struct item *it, uint64_t *out)
@@ -135,7 +163,7 @@ static int size_of(struct control *c, const struct item *it, uint64_t *out)
     int err = 0;
 
     *out = 0;
-    if (!it->dir && it->fixed != FIXED_STATUS && it->fixed != FIXED_METRICS) {
+    if (!it->dir && !changes_always(it)) {
         err = make_text(c, it, &text);
         *out = text.len;
     }
@@ -149,7 +177,9 @@ static uint64_t ino_of(const struct item *it)
     uint64_t ino;
 
     buf_add_str(&path, KEY_CONTROL "/");
-    if (it->fixed != FIXED_TOP)
+    if (!it->fixed_id)
+        buf_add_str(&path, REPLICAS "/");
+    else if (it->fixed != FIXED_TOP)
         buf_add_str(&path, fixed_names[it->fixed]);
     buf_add_span(&path, buf_span(&it->path));
     ino = attr_st_ino(buf_span(&path));
@@ -164,11 +194,34 @@ static int stat_item(struct control *c, const struct item *it, struct stat *out)
     int err = size_of(c, it, &m.size);
 
     m.ino = ino_of(it);
-    if (it->fixed == FIXED_STATUS || it->fixed == FIXED_METRICS)
+    if (changes_always(it))
         m.mtime_ns = m.ctime_ns = attr_now_ns();
     if (err == 0)
         meta_to_stat(&m, m.ino, 1, out);
     return err;
+}
+
+/* --- wishes ----------------------------------------------------------------------------------- */
+
+static void make_wish(struct control *c, struct caller *who, struct span prefix)
+{
+    pthread_mutex_lock(&c->lock);
+    c->wishes[c->next_wish++ % N_WISHES] =
+        (struct wish){who->pid, hash_fnv1a(prefix), clock_real()->mono_us(clock_real()) + WISH_US};
+    pthread_mutex_unlock(&c->lock);
+}
+
+static bool has_wish(struct control *c, struct caller *who, struct span prefix)
+{
+    uint64_t now_us = clock_real()->mono_us(clock_real()), what = hash_fnv1a(prefix);
+    bool found = false;
+
+    pthread_mutex_lock(&c->lock);
+    for (unsigned i = 0; i < N_WISHES && !found; i++)
+        found = c->wishes[i].pid == who->pid && c->wishes[i].what == what &&
+                c->wishes[i].until_us > now_us;
+    pthread_mutex_unlock(&c->lock);
+    return found;
 }
 
 /* --- names ------------------------------------------------------------------------------------ */
@@ -195,8 +248,15 @@ static int lookup_fixed(struct control *c, const char *name, struct fs_entry *ou
     return strcmp(name, REPLICAS) == 0 ? entry_of(c, REPLICAS_ID, out) : -ENOENT;
 }
 
-/* A name below replicas/. Where it can be a directory as well as a key, it is what it is in the
- * mount. */
+/* Shows as a directory what is one in the mount, and what may be one as far as anybody knows. */
+static bool shows_as_dir(struct control *c, struct caller *who, struct span prefix)
+{
+    int got = fs_has_dir(c->opts.fs, who, prefix);
+
+    return got > 0 || (got < 0 && !has_wish(c, who, prefix));
+}
+
+/* A name below replicas/. */
 static int lookup_key(struct control *c, struct caller *who, uint64_t parent, const char *name,
                       struct fs_entry *out)
 {
@@ -216,7 +276,7 @@ static int lookup_key(struct control *c, struct caller *who, uint64_t parent, co
         err = err_file == -EINVAL ? -ENOENT : err_file;
         goto out;
     }
-    if (err_file < 0 || (err_dir == 0 && fs_has_dir(c->opts.fs, who, buf_span(&subdir))))
+    if (err_file < 0 || (err_dir == 0 && shows_as_dir(c, who, buf_span(&subdir))))
         found.kind = INODE_DIR;
     err = inode_remember(c->keys, buf_span(found.kind == INODE_DIR ? &subdir : &file), &found,
                          inode_moves(c->keys), true, &in);
@@ -288,13 +348,18 @@ int control_open(struct control *c, uint64_t id, int flags, struct buf *out)
     return err;
 }
 
-int control_opendir(struct control *c, uint64_t id)
+int control_opendir(struct control *c, struct caller *who, uint64_t id, int flags)
 {
     struct item it;
     int err = find_item(c, id, &it);
 
     if (err == 0 && !it.dir)
         err = -ENOTDIR;
+    if (err == 0 && it.path.len > 0 && !(flags & O_DIRECTORY) &&
+        !has_wish(c, who, buf_span(&it.path))) {
+        make_wish(c, who, buf_span(&it.path));
+        err = -ESTALE;
+    }
     item_fini(&it);
     return err;
 }

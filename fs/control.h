@@ -47,7 +47,8 @@ int control_getattr(struct control *c, uint64_t id, struct stat *out);
 int control_access(struct control *c, uint64_t id, int mask);
 /* flags: open(2)'s. *out: the text of the file, the caller's. */
 int control_open(struct control *c, uint64_t id, int flags, struct buf *out);
-int control_opendir(struct control *c, uint64_t id);
+/* -ESTALE: look it up again, see control.c. */
+int control_opendir(struct control *c, struct caller *who, uint64_t id, int flags);
 /* The entry at off: 1, 0 at the end. What is below replicas/ is not listed. */
 int control_readdir(struct control *c, uint64_t id, uint64_t off, struct fs_dirent *out);
 

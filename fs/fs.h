@@ -123,9 +123,9 @@ struct fs_usage {
 void fs_get_usage(struct fs *fs,
                   void (*dirty)(void *arg, struct span key, uint64_t size, int last_err), void *arg,
                   struct fs_usage *out);
-/* Is there a directory with this prefix, which ends in '/', as far as can be said within half a
- * second? */
-bool fs_has_dir(struct fs *fs, struct caller *who, struct span prefix);
+/* Is there a directory with this prefix, which ends in '/'? 1, 0, or why that cannot be said within
+ * half a second. */
+int fs_has_dir(struct fs *fs, struct caller *who, struct span prefix);
 
 /*
  * Reading a directory. Offsets name positions for seekdir(): 0 is the start, where everything is

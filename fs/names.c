@@ -162,21 +162,25 @@ static bool all_are_reachable(struct fs *fs)
     return covered;
 }
 
-bool fs_has_dir(struct fs *fs, struct caller *who, struct span prefix)
+int fs_has_dir(struct fs *fs, struct caller *who, struct span prefix)
 {
     struct inode *in = inode_find(fs->inodes, prefix, INODE_DIR);
     struct read_args args = {.peek = true, .timeout_ms = HAS_DIR_MS};
     struct read_result res = {0};
-    bool there;
+    int err;
 
     inode_put(fs->inodes, in);
     if (in != NULL)
-        return true;
-    if (!beside(prefix, &args.key) || !all_are_reachable(fs))
-        return false;
-    there = core_read(fs, who, &args, &res) == 0 && res.has_child;
+        return 1;
+    if (!beside(prefix, &args.key))
+        return -EINVAL;
+    if (!all_are_reachable(fs))
+        return -EHOSTDOWN;
+    err = core_read(fs, who, &args, &res);
+    if (err == 0)
+        err = res.has_child ? 1 : 0;
     read_result_fini(&res);
-    return there;
+    return err;
 }
 
 int name_find(struct fs *fs, struct caller *who, const struct name *n, struct found *out)

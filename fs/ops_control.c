@@ -48,10 +48,14 @@ void on_control_release(fuse_req_t req, struct fuse_file_info *fi)
 
 void on_control_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-    int err = control_opendir(mount_of(req)->control, ino);
+    struct caller who;
+    int err;
 
-    if (err < 0)
-        fuse_reply_err(req, -err);
+    request_begin(req, CALL_OPENDIR, &who);
+    err = control_opendir(mount_of(req)->control, &who, ino, fi->flags);
+    err = request_end(req, &who, err);
+    if (err != 0)
+        fuse_reply_err(req, err);
     else
         fuse_reply_open(req, fi);
 }

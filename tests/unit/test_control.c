@@ -110,6 +110,8 @@ static void the_directory_lists_what_it_has(void **state)
 
     (void)state;
     assert_int_equal(find(w, "", &e), 0);
+    assert_int_equal(find(w, "replicas", &again), 0);
+    assert_int_not_equal(e.st.st_ino, again.st.st_ino);
     assert_true(S_ISDIR(e.st.st_mode) && control_has(e.id));
     for (uint64_t off = 0; control_readdir(w->control, e.id, off, &d) > 0; off = d.next_off) {
         assert_true(n < sizeof(want) / sizeof(want[0]));
@@ -184,14 +186,39 @@ static void replicas_takes_the_paths_of_files_and_keys_that_were_never_stored(vo
 
 static void what_does_not_need_the_cluster_does_not_ask_it(void **state)
 {
-    static const char *const paths[] = {"version", "status", "metrics", "config",
-                                        "replicas/user:42"};
+    static const char *const paths[] = {"version", "status", "metrics", "config"};
     struct world *w = world_new();
 
     (void)state;
     fake_cluster_fail(w->cluster, 0, -EHOSTDOWN, true, false);
     for (unsigned i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
         free(text_of(w, paths[i]));
+    world_free(w);
+}
+
+/* Through `c` leads the way to c/d and to c itself, as the kernel would go. */
+static void what_nobody_knows_is_what_is_made_of_it(void **state)
+{
+    struct world *w = world_new();
+    struct fs_entry c, d, again;
+
+    (void)state;
+    fake_cluster_fail(w->cluster, 0, -EHOSTDOWN, true, false);
+    assert_int_equal(find(w, "replicas/c/d", &d), 0);
+    assert_int_equal(control_opendir(w->control, &w->who, d.id, O_RDONLY), -ESTALE);
+    assert_text_has(w, "replicas/c/d", "{\"key\":\"c/d\",");
+    assert_int_equal(find(w, "replicas/c", &c), 0);
+    assert_true(S_ISDIR(c.st.st_mode));
+    assert_int_equal(control_opendir(w->control, &w->who, c.id, O_RDONLY), -ESTALE);
+    assert_text_has(w, "replicas/c", "{\"key\":\"c\",");
+
+    fake_cluster_heal(w->cluster);
+    fake_cluster_put(w->cluster, "c/d", "1");
+    assert_int_equal(find(w, "replicas/c", &again), 0); /* now it is known */
+    assert_true(S_ISDIR(again.st.st_mode));
+    assert_int_equal(control_opendir(w->control, &w->who, again.id, O_RDONLY), 0);
+    assert_int_equal(find(w, "replicas", &again), 0);
+    assert_int_equal(control_opendir(w->control, &w->who, again.id, O_RDONLY), 0);
     world_free(w);
 }
 
@@ -255,6 +282,7 @@ int main(void)
         cmocka_unit_test(files_that_are_not_stored_are_told),
         cmocka_unit_test(replicas_takes_the_paths_of_files_and_keys_that_were_never_stored),
         cmocka_unit_test(what_does_not_need_the_cluster_does_not_ask_it),
+        cmocka_unit_test(what_nobody_knows_is_what_is_made_of_it),
         cmocka_unit_test(ids_last_as_long_as_the_kernel_remembers_them),
         cmocka_unit_test(nothing_can_be_changed),
     };
