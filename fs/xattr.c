@@ -1,4 +1,9 @@
-/* xattr.c - extended attributes: user.*, kept in the record beside the value. */
+/*
+ * xattr.c - extended attributes: user.*, kept in the record beside the value.
+ *
+ * What begins with user.kvfs. is told by the mount: the version that the cluster has, and who keeps
+ * the key. It is not listed, so that what copies attributes leaves it alone, and cannot be set.
+ */
 #include "fs/core.h"
 
 #include <errno.h>
@@ -10,6 +15,7 @@
 #include "fs/move_mark.h"
 
 #define PREFIX "user."
+#define OWN_PREFIX "user.kvfs."
 
 /* 0, or why this name can have no value. */
 static int check_name(const char *name)
@@ -49,12 +55,69 @@ static int read_record(struct fs *fs, struct caller *who, uint64_t id, struct re
     return err;
 }
 
+static bool is_own(const char *name)
+{
+    return strncmp(name, OWN_PREFIX, strlen(OWN_PREFIX)) == 0;
+}
+
+/* The JSON of GET /replicas/{key}; nobody needs to be asked. */
+static int get_replicas(struct fs *fs, uint64_t id, struct buf *out)
+{
+    struct inode *in = inode_get(fs->inodes, id);
+    struct buf key = {0}, json = {0};
+    int err = in != NULL ? inode_key(fs->inodes, in, &key) : -ESTALE;
+
+    if (err == -ENOENT || (err == 0 && key.len == 0))
+        err = -ENODATA; /* it has no name any more, or is the root */
+    if (err == 0) {
+        config_owners_json(cluster_config(fs->cluster), buf_span(&key), &json);
+        err = json.err;
+    }
+    if (err == 0) {
+        buf_add(out, json.data, json.len - 1); /* without its newline */
+        err = out->err;
+    }
+    inode_put(fs->inodes, in);
+    buf_fini(&key);
+    buf_fini(&json);
+    return err;
+}
+
+/* As in the ETag of its value. */
+static int get_version(struct fs *fs, struct caller *who, uint64_t id, struct buf *out)
+{
+    struct read_result res = {0};
+    char text[BALLOT_TEXT_LEN];
+    int err = read_record(fs, who, id, &res);
+
+    if (err == -ENOENT || (err == 0 && !record_is_live(&res.rec.rec)))
+        err = -ENODATA;
+    if (err == 0) {
+        ballot_text(res.rec.rec.version, text);
+        buf_add_str(out, text);
+        err = out->err;
+    }
+    read_result_fini(&res);
+    return err;
+}
+
+static int get_own(struct fs *fs, struct caller *who, uint64_t id, const char *name,
+                   struct buf *out)
+{
+    name += strlen(OWN_PREFIX);
+    if (strcmp(name, "replicas") == 0)
+        return get_replicas(fs, id, out);
+    return strcmp(name, "version") == 0 ? get_version(fs, who, id, out) : -ENODATA;
+}
+
 int fs_getxattr(struct fs *fs, struct caller *who, uint64_t id, const char *name, struct buf *out)
 {
     struct read_result res = {0};
     struct span value;
     int err = check_name(name);
 
+    if (err == 0 && is_own(name))
+        return get_own(fs, who, id, name, out);
     if (err < 0) /* as before each write (security.capability): no reason to go to the cluster */
         return err;
     err = read_record(fs, who, id, &res);
@@ -199,6 +262,8 @@ int fs_setxattr(struct fs *fs, struct caller *who, uint64_t id, const char *name
     struct xattr_edit e = {.name = span_str(name), .value = value, .flags = flags};
     int err = check_name(name);
 
+    if (err == 0 && is_own(name))
+        err = -EPERM;
     if (err == 0 && value.len > ATTR_VALUE_LEN_MAX)
         err = -E2BIG;
     return err < 0 ? err : change(fs, who, id, &e);
@@ -209,5 +274,7 @@ int fs_removexattr(struct fs *fs, struct caller *who, uint64_t id, const char *n
     struct xattr_edit e = {.name = span_str(name), .remove = true};
     int err = check_name(name);
 
+    if (err == 0 && is_own(name))
+        err = -EPERM;
     return err < 0 ? err : change(fs, who, id, &e);
 }
