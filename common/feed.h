@@ -2,12 +2,12 @@
  * feed.h - follows the change feeds (GET /watch) of all nodes, on one I/O thread, so that what was
  * read can be kept until it changes.
  *
- * What may be kept, and how long. Where the result of a read or a listing says `followed`
- * (client.h), every node that answered was followed from before it was asked: each write that the
- * result does not show, and that is ever acknowledged, will be told by changed() while it may be
- * kept, which is until live(false). Other results may be used, not kept. A write's own result may
- * be kept where the write began while live. What is fetched while a change of its key, or live(),
- * is told must not be kept either: compare a generation taken before the fetch began.
+ * What may be kept, and how long. Nothing, while not live. Where the result of a read or a listing
+ * says `followed` (client.h), every node that answered was followed from before it was asked: each
+ * write that the result does not show, and that is ever acknowledged, will be told by changed(),
+ * unless live(false) comes first. Other results may be used, not kept. A write's own result may be
+ * kept where the write began while live. What is fetched while a change of its key, or live(), is
+ * told must not be kept either: compare a generation taken before the fetch began.
  *
  * The argument stands in docs/protocol.md, "Change feed".
  */
