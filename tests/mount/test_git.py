@@ -7,7 +7,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 from kvtest import Claims, Cluster, eq
 
-N_COMMITS, N_FILES = 8, 12 if os.environ.get("KVFS_TEST_SANITIZED") else 36
+N_COMMITS, N_FILES = 8, 12 if os.environ.get("KVFS_TEST_SANITIZED") else 24
 
 
 class Git:
