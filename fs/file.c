@@ -291,8 +291,8 @@ static void install(struct fs *fs, struct file *f, uint64_t gen, const struct me
     pthread_mutex_unlock(&f->lock);
 }
 
-/* One read for refresh(): pinned to what the lookup just saw, if that is known, for that needs one
- * replica only. */
+/* One read for file_refresh(): pinned to what the lookup just saw, if that is known, for that needs
+ * one replica only. */
 static int read_base(struct fs *fs, struct caller *who, struct inode *in, struct span key,
                      bool want, const struct found *seen, struct read_result *out)
 {
@@ -332,7 +332,7 @@ static void keep_read(struct fs *fs, struct inode *in, struct span key, const st
 
 /* Asks the cluster for version, attributes and (want) the value, or as much of a large one as a
  * chunk holds. */
-static int refresh(struct fs *fs, struct caller *who, struct file *f, bool want)
+int file_refresh(struct fs *fs, struct caller *who, struct file *f, bool want)
 {
     struct read_result res = {0};
     struct buf key = {0};
@@ -436,7 +436,7 @@ int file_open(struct fs *fs, struct caller *who, struct file *f, const struct op
             return -ESTALE;
         asked = want && !truncate && !is_loaded(f) &&
                 ballot_is_none(follow_pages(fs->follow, f->inode).version);
-        err = refresh(fs, who, f, asked);
+        err = file_refresh(fs, who, f, asked);
         if (err < 0)
             return err;
         if (!want || truncate || is_loaded(f) || pages_serve(fs, f))

@@ -120,6 +120,9 @@ int file_extend(struct fs *fs, struct caller *who, struct file *f, uint64_t size
 int file_punch(struct fs *fs, struct caller *who, struct file *f, uint64_t off, uint64_t len);
 /* As lseek(2) with SEEK_DATA or SEEK_HOLE: 0, -ENXIO. What is not loaded is data. */
 int file_seek(struct file *f, uint64_t off, bool hole, uint64_t *out);
+/* Before a read up to `wanted`: the view moves on to a newer version that just is longer, if there
+ * is one. (file_grow.c) */
+void file_grow(struct fs *fs, struct caller *who, struct file *f, uint64_t wanted);
 /* Stores what is dirty: after 0 a quorum has it. (file_store.c) */
 int file_store(struct fs *fs, struct caller *who, struct file *f);
 /* Is it dirty only by having been created or emptied? Then a close that is not the last need not
@@ -155,6 +158,10 @@ int file_load_held(struct fs *fs, struct caller *who, struct file *f);
 /* Held: it was stored under another key; where that has which version is to be looked up at the
  * next open. */
 void file_moved_held(struct file *f);
+
+/* Asks the cluster for version, attributes and (want) the value, or as much of a large one as a
+ * chunk holds; a view that is not dirty becomes that. */
+int file_refresh(struct fs *fs, struct caller *who, struct file *f, bool want);
 
 /* --- between file.c and the other file_*.c; f->lock is held --- */
 uint64_t file_size_locked(const struct file *f);

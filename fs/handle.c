@@ -219,6 +219,7 @@ int fs_read(struct fs *fs, struct caller *who, struct handle *h, uint64_t off, s
             struct value *out)
 {
     pages_dropped(fs, h);
+    file_grow(fs, who, h->file, off + len);
     return file_read(fs, who, h->file, off, len, out);
 }
 

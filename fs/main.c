@@ -13,7 +13,8 @@
  *   move.[ch]      one key moved           move_mark.[ch]  how an interrupted move is recognised
  *   content.[ch]   the bytes of an open file: in memory, or spill.[ch]: in a temporary file
  *   file.[ch]      an open file and its view: file_load.c fetches it, file_read.c reads it,
- *                  file_write.c changes it, file_store.c stores it
+ *                  file_write.c changes it, file_store.c stores it,
+ *                  file_grow.c follows what others append
  *   handle.[ch]    open file descriptions: create, open, read, write, close
  *   dir.c          reading directories
  *   feeding.[ch]   the change feed, as the cluster's guest
