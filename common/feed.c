@@ -89,8 +89,7 @@ static void lose(struct follow *fl)
     if (!fl->counts)
         return;
     fl->counts = false;
-    health_follow(f->health, fl->node,
-                  0); /* before: nothing is read for keeping that it vouches for */
+    health_follow(f->health, fl->node, 0); /* first: from here on nothing is read on its word */
     set_live(f, false);
     set_live(f, covered(f));
 }
