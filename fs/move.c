@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-#define TRIES_LIMIT_US 30000000u /* for one key that others keep writing */
+#define TRIES_LIMIT_US 10000000u /* for one key that others keep writing */
 
 struct copy {
     const struct record *rec; /* what is copied */

@@ -18,7 +18,7 @@ enum move_over {
 /*
  * version: as the caller has last seen the key, which spares asking a majority; none: not known.
  * -ENOENT: there is none, or somebody else moved or deleted it meanwhile: of several exactly one
- * gets it. -EEXIST as `over` says. -EBUSY: others wrote it all the time, for half a minute.
+ * gets it. -EEXIST as `over` says. -EBUSY: others wrote it all the time, for ten seconds.
  * -EHOSTDOWN and other errors of the cluster. Waits for the cluster.
  */
 int key_move(struct fs *fs, struct caller *who, struct span from, struct span to,

@@ -9,7 +9,7 @@ import sys
 import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
-from kvtest import Claims, Cluster, connect, eq, wait_until
+from kvtest import KVFS, Claims, Cluster, connect, eq, wait_until
 
 N = int(os.environ.get("DIRS_ENTRIES", "3000"))
 libc = ctypes.CDLL(None, use_errno=True)
@@ -253,7 +253,8 @@ with Claims() as t, Cluster(base_port=21620, fsync="never") as c:
         eq((len(os.listdir(a / "tree/sub")), (a / "moved").exists()), (n, False))
 
     with t.claim("what the kernel has forgotten this mount forgets too"):
-        if os.getuid() == 0:
+        program = pathlib.Path(KVFS).read_bytes()  # the sanitizer keeps what was freed
+        if os.getuid() == 0 and b"__asan_init" not in program:
             fill(c, "mem/", 2 * N)
             eq(lines("find mem -size -10 -links 1", a), 2 * N + 1)
 
