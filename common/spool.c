@@ -34,7 +34,7 @@ static const char *dir_now(void)
 
 /* --- the file --------------------------------------------------------------------------------- */
 
-static int open_unnamed(void)
+int spool_open(void)
 {
     char name[4096];
     int fd = open(dir_now(), O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600);
@@ -105,7 +105,7 @@ static int new_spooled(size_t cap, struct blob **out)
     if (s == NULL)
         return -ENOMEM;
     s->room = cap;
-    s->fd = open_unnamed();
+    s->fd = spool_open();
     err = s->fd < 0 ? s->fd : allocate(s->fd, cap);
     if (err == 0) {
         at = mmap(NULL, cap, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);

@@ -15,6 +15,8 @@
 
 /* Once, before there are threads. dir is borrowed for ever; NULL: the default. */
 void spool_set_dir(const char *dir);
+/* A temporary file without a name, empty, nothing reserved: its descriptor, or -errno. */
+int spool_open(void);
 
 /*
  * Room for cap bytes in *b, which is NULL or nobody else's; the first `used` bytes stay. len is

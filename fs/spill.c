@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,6 +17,7 @@
 #include "common/limits.h"
 #include "common/list.h"
 #include "common/log.h"
+#include "common/spool.h"
 
 struct loan {
     struct loans *of; /* referenced */
@@ -114,28 +114,6 @@ static void take_back(void *arg, void *data, size_t len)
 
 /* --- the file --------------------------------------------------------------------------------- */
 
-static int open_unnamed(void)
-{
-    const char *dir = getenv("TMPDIR");
-    char *name;
-    int fd, err = 0;
-
-    if (dir == NULL || dir[0] == 0)
-        dir = "/var/tmp";
-    fd = open(dir, O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600);
-    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL))
-        return fd >= 0 ? fd : -errno;
-    if (asprintf(&name, "%s/kvfs-XXXXXX", dir) < 0)
-        return -ENOMEM;
-    fd = mkostemp(name, O_CLOEXEC);
-    if (fd < 0)
-        err = -errno;
-    else
-        (void)unlink(name);
-    free(name);
-    return err < 0 ? err : fd;
-}
-
 /* What the writer of a file can make sense of: nothing is wrong with his path. */
 static int told(int err)
 {
@@ -160,7 +138,7 @@ int spill_new(struct spill **out)
     if (s == NULL)
         return -ENOMEM;
     s->loans = loans_new();
-    fd = s->loans == NULL ? -ENOMEM : open_unnamed();
+    fd = s->loans == NULL ? -ENOMEM : spool_open();
     if (fd < 0) {
         loans_unref(s->loans);
         free(s);
