@@ -266,6 +266,16 @@ void follow_live(void *arg, bool live)
         f->kernel.forget_all(f->kernel.arg);
 }
 
+bool follow_is_live(struct follow *f)
+{
+    bool live;
+
+    pthread_mutex_lock(&f->lock);
+    live = f->epoch != 0;
+    pthread_mutex_unlock(&f->lock);
+    return live;
+}
+
 /* --- keeping ---------------------------------------------------------------------------------- */
 
 struct follow_mark follow_mark(struct follow *f, struct span key, struct span prefix)

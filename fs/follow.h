@@ -46,6 +46,7 @@ void follow_set_kernel(struct follow *f, const struct follow_kernel *kernel);
 /* The feed's callbacks (feed_opts), arg: the follow. Do not block. */
 void follow_changed(void *arg, struct span key, struct ballot version, enum feed_kind kind);
 void follow_live(void *arg, bool live);
+bool follow_is_live(struct follow *f); /* by what it was told last */
 
 /*
  * This mount has written the key: version, or none where the outcome is unknown. Any thread.

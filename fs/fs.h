@@ -119,6 +119,7 @@ void fs_flush_all(struct fs *fs, struct caller *who);
  * try to store it (0: none failed); may be NULL. */
 struct fs_usage {
     uint64_t n_open, n_dirty, dirty_bytes;
+    bool feed_live; /* the nodes tell of changes, so what is known here may be believed */
 };
 void fs_get_usage(struct fs *fs,
                   void (*dirty)(void *arg, struct span key, uint64_t size, int last_err), void *arg,

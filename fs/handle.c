@@ -366,7 +366,7 @@ void fs_get_usage(struct fs *fs,
     struct meta m;
     size_t n;
 
-    *out = (struct fs_usage){0};
+    *out = (struct fs_usage){.feed_live = follow_is_live(fs->follow)};
     if (inode_files_below(fs->inodes, span_of(NULL, 0), &files, &n) < 0)
         return;
     out->n_open = n;

@@ -55,6 +55,8 @@ static void add_files(struct json *j, struct fs *fs)
     add_number(j, "dirty_bytes", u.dirty_bytes);
     add_number(j, "n_open", u.n_open);
     json_end(j, '}');
+    json_key(j, "feed_live");
+    json_bool(j, u.feed_live);
 }
 
 /* --- calls ------------------------------------------------------------------------------------ */
@@ -125,6 +127,7 @@ void report_metrics(const struct report_source *src, struct buf *out)
     prom_gauge(out, "kvfs_dirty_files", "Files with something that is not stored yet.",
                (double)u.n_dirty);
     prom_gauge(out, "kvfs_dirty_bytes", "Their sizes together.", (double)u.dirty_bytes);
+    prom_gauge(out, "kvfs_feed_live", "Whether the nodes tell this mount of changes.", u.feed_live);
     prom_gauge(out, "kvfs_uptime_seconds", "Since it was mounted.",
                (double)(now_us - src->since_us) / 1e6);
     peers_metrics(out, src->cluster, MESSAGE_NODE_NONE);
