@@ -78,7 +78,7 @@ END
         rsync -aX --checksum s/ "$OUT/o/" && rsync -aX --checksum -i s/ "$OUT/o/"; echo "again: $?"
         rsync -aX --checksum "$OUT/o/" b/ && rsync -aX --checksum -i "$OUT/o/" b/; rsync -aX -i "$OUT/o/" b/; echo "again: $?"
         diff -r --no-dereference "$SRC" b && rsync -aX -i --dry-run s/ b/; echo changed >> s/text; rm -f b/data; echo other > b/extra
-        rsync -aX --checksum --inplace --delete -i s/ b/; rsync -aX -i --delete s/ b/; echo more >> s/data; rsync --append -a s/data b/data
+        rsync -aXO --checksum --inplace --delete -i s/ b/; rsync -aXO -i --delete s/ b/; echo more >> s/data; rsync --append -a s/data b/data
         cmp s/data b/data; rsync -a --no-whole-file --inplace s/data "$OUT/d"; echo end >> "$OUT/d"; touch -d 2003-03-03 "$OUT/d"
         rsync -a --no-whole-file -i "$OUT/d" b/data
         rsync -a --sparse s/sparse sp; cmp sp s/sparse; rsync -a --remove-source-files s/dir m/; find m s/dir | sort
