@@ -77,9 +77,11 @@ void on_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         return;
     }
     fill_info(m, h, fi);
-    if (m->notifier != NULL && fs_attrs_are_old(m->fs, h))
-        notifier_forget_now(m->notifier, ino); /* its size above all, before the first read */
-    tell_privileges(req, ino, h);              /* O_TRUNC may have taken them */
+    /* Its size above all, before the first read. Not only where it was told another one: a short
+     * read of an older version makes the kernel cut the size that it believes. */
+    if (m->notifier != NULL)
+        notifier_forget_now(m->notifier, ino);
+    tell_privileges(req, ino, h); /* O_TRUNC may have taken them */
     if (fuse_reply_open(req, fi) == -ENOENT) {
         struct caller nobody;
 
@@ -91,8 +93,11 @@ void on_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
+    struct notifier *notifier = mount_of(req)->notifier;
     struct value v = {0};
     struct caller who;
+    bool cuts =
+        false; /* will the kernel cut the size that it believes to that of an old version? */
     int err;
 
     if (control_has(ino)) {
@@ -106,8 +111,12 @@ void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
         fuse_reply_err(req, err);
     } else {
         metrics_read(mount_of(req)->metrics, v.len);
+        cuts =
+            notifier != NULL && v.len < size && fs_attrs_are_old(mount_of(req)->fs, handle_of(fi));
         fuse_reply_buf(req, (const char *)v.data, v.len);
     }
+    if (cuts)
+        notifier_forget_now(notifier, ino);
     value_fini(&v);
 }
 
