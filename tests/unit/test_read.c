@@ -70,8 +70,10 @@ static void on_read(void *arg, struct read_result *res)
 static const struct record newer = {.version = {10, 7}, .seq = 1, .n_recent = 1, .recent = {3}};
 static const struct record older = {.version = {5, 7}, .seq = 0};
 
-static const struct answer has_newer = {.kind = ANS_STATE, .record = newer};
-static const struct answer has_older = {.kind = ANS_STATE, .record = older};
+static void hand_state(struct hand *h, unsigned i, const struct record *rec, uint64_t incarnation)
+{
+    hand_answer(h, i, (struct answer){.kind = ANS_STATE, .record = *rec}, incarnation);
+}
 
 /* One replica has the newer record, another the older one: the third is asked. */
 static struct op *read_up_to_the_third(struct fixture *f)
@@ -80,8 +82,8 @@ static struct op *read_up_to_the_third(struct fixture *f)
     struct op *op = client_read(f->h.client, &args, on_read, f);
 
     assert_int_equal(f->h.n_calls, 2);
-    hand_answer(&f->h, 0, has_newer, 5);
-    hand_answer(&f->h, 1, has_older, 6);
+    hand_state(&f->h, 0, &newer, 5);
+    hand_state(&f->h, 1, &older, 6);
     assert_int_equal(f->h.n_calls, 3);
     assert_int_equal(hand_message(&f->h, 2).kind, MSG_READ);
     assert_int_equal(f->n_done, 0);
@@ -93,7 +95,7 @@ static struct op *read_up_to_mending(struct fixture *f)
 {
     struct op *op = read_up_to_the_third(f);
 
-    hand_answer(&f->h, 2, has_older, 7);
+    hand_state(&f->h, 2, &older, 7);
     assert_int_equal(f->n_done, 0);
     assert_int_equal(f->h.n_calls, 5);
     assert_int_equal(hand_message(&f->h, 3).kind, MSG_ACCEPT);
@@ -107,7 +109,7 @@ static void a_read_that_meets_one_behind_answers_as_soon_as_two_others_agree(voi
     struct fixture *f = *state;
     struct op *op = read_up_to_the_third(f);
 
-    hand_answer(&f->h, 2, has_newer, 7);
+    hand_state(&f->h, 2, &newer, 7);
     assert_int_equal(f->n_done, 1);
     assert_int_equal(f->err, 0);
     assert_int_equal(f->version.counter, 10);
@@ -139,8 +141,8 @@ static void a_third_replica_that_is_not_fit_is_not_asked(void **state)
     health_failed(f->h.health, ring_replicas(f->h.cfg->ring, span_str("k"))[2], f->h.now_us,
                   -ECONNREFUSED);
     op = client_read(f->h.client, &args, on_read, f);
-    hand_answer(&f->h, 0, has_newer, 5);
-    hand_answer(&f->h, 1, has_older, 6);
+    hand_state(&f->h, 0, &newer, 5);
+    hand_state(&f->h, 1, &older, 6);
     assert_int_equal(f->h.n_calls, 3);
     assert_int_equal(hand_message(&f->h, 2).kind, MSG_ACCEPT);
     give_up(f, op);
@@ -366,8 +368,8 @@ static bool read_followed(struct fixture *f, uint64_t first_us, uint64_t second_
     assert_non_null(client_read(f->h.client, &args, on_read, f));
     follow(f, 0, first_us);
     follow(f, 1, second_us);
-    hand_answer(&f->h, 0, has_newer, 5);
-    hand_answer(&f->h, 1, has_newer, 6);
+    hand_state(&f->h, 0, &newer, 5);
+    hand_state(&f->h, 1, &newer, 6);
     assert_int_equal(f->n_done, 1);
     return f->followed;
 }
@@ -403,7 +405,7 @@ static void a_read_that_needed_a_third_needs_it_followed_as_well(void **state)
     for (unsigned i = 0; i < 3; i++)
         health_follow(f->h.health, i, HAND_START_US);
     health_follow(f->h.health, f->h.calls[2]->node, 0);
-    hand_answer(&f->h, 2, has_newer, 7);
+    hand_state(&f->h, 2, &newer, 7);
     assert_int_equal(f->n_done, 1);
     assert_false(f->followed);
 }
