@@ -151,6 +151,7 @@ static void change_key(struct follow *f, const struct change *c, uint64_t hash)
 {
     struct inode *in;
     struct kept *k;
+    bool news;
 
     count(f, hash);
     if (!ends_in_slash(c->key))
@@ -161,11 +162,18 @@ static void change_key(struct follow *f, const struct change *c, uint64_t hash)
     pthread_mutex_lock(&f->lock);
     k = kept_locked(in, hash);
     k->epoch = 0;
+    /*
+     * Each replica tells of a version, and who saw it before has told the kernel then. It must not
+     * be told for nothing: while it is told, a short read does not cut the size that it believes,
+     * and the reader gets zeros up to there.
+     */
+    news = ballot_is_none(c->version) || ballot_cmp(k->told, c->version) < 0;
     k->told = ballot_max(k->told, c->version);
     pthread_mutex_unlock(&f->lock);
     if (c->deleted && in->kind == INODE_DIR)
         inode_lost_marker(f->inodes, in);
-    tell_kernel(f, c, in);
+    if (news)
+        tell_kernel(f, c, in);
     inode_put(f->inodes, in);
 }
 
@@ -359,7 +367,8 @@ bool follow_recall(struct follow *f, struct inode *in, struct found *out)
     bool there;
 
     pthread_mutex_lock(&f->lock);
-    there = in->kept.epoch != 0 && in->kept.epoch == f->epoch;
+    there = in->kept.epoch != 0 && in->kept.epoch == f->epoch &&
+            !is_old(&in->kept, &in->kept.found); /* an open saw a newer one before it was told */
     if (there)
         *out = in->kept.found;
     pthread_mutex_unlock(&f->lock);

@@ -169,6 +169,35 @@ static void a_newer_version_drops_what_is_kept_and_tells_the_kernel(void **state
     assert_false(follow_is_behind(w->follow, in, ver(6)));
 }
 
+/* An open asks the cluster, and may see a version before the feed tells of it. */
+static void what_is_kept_does_not_count_once_a_newer_version_was_seen(void **state)
+{
+    struct world *w = *state;
+    struct inode *in;
+
+    follow_live(w->follow, true);
+    in = keep(w, "a", 1);
+    follow_saw(w->follow, in, span_str("a"), ver(2));
+    assert_false(is_kept(w, in));
+    change(w, "a", 2); /* and then the kernel knows already */
+    assert_int_equal(w->n_forget, 0);
+    keep(w, "a", 2);
+    assert_true(is_kept(w, in));
+}
+
+static void a_version_that_every_replica_tells_of_is_told_to_the_kernel_once(void **state)
+{
+    struct world *w = *state;
+
+    follow_live(w->follow, true);
+    keep(w, "a", 1);
+    for (int i = 0; i < 3; i++)
+        change(w, "a", 2);
+    assert_int_equal(w->n_forget, 1);
+    change(w, "a", 3);
+    assert_int_equal(w->n_forget, 2);
+}
+
 static void a_change_while_it_was_read_keeps_it_from_being_kept(void **state)
 {
     struct world *w = *state;
@@ -452,6 +481,8 @@ int main(void)
         TEST(nothing_is_kept_without_a_live_feed),
         TEST(what_no_followed_node_said_is_not_kept),
         TEST(a_newer_version_drops_what_is_kept_and_tells_the_kernel),
+        TEST(what_is_kept_does_not_count_once_a_newer_version_was_seen),
+        TEST(a_version_that_every_replica_tells_of_is_told_to_the_kernel_once),
         TEST(a_change_while_it_was_read_keeps_it_from_being_kept),
         TEST(a_read_older_than_what_was_told_before_is_not_kept),
         TEST(what_this_mount_wrote_is_kept_unless_others_wrote_later),
