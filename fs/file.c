@@ -179,17 +179,6 @@ bool file_is_fresh(struct file *f)
     return fresh;
 }
 
-bool file_took_privileges(struct file *f)
-{
-    bool took;
-
-    pthread_mutex_lock(&f->lock);
-    took = f->took;
-    f->took = false;
-    pthread_mutex_unlock(&f->lock);
-    return took;
-}
-
 bool file_change_fresh(struct file *f, const struct attr_change *ch)
 {
     bool done;

@@ -78,7 +78,6 @@ struct file {
     bool fresh;   /* created here and not stored since: attributes travel with the first store */
     struct attr_change asked; /* of a fresh file, should its name turn out to be another's */
     bool unprivileged; /* by whom it was changed since the last store: attr_drop_privileges() */
-    bool took;         /* that changed the mode, and nobody has asked yet */
     uint64_t gen, saved_gen;
     uint64_t failed_gen; /* of the last store that failed, with failed_err; 0: none */
     int failed_err;
@@ -142,8 +141,6 @@ bool file_is_fresh(struct file *f);
 /* Changes the attributes of a fresh file; false: the cluster has them, change them there (and
  * tell file_set_meta()). */
 bool file_change_fresh(struct file *f, const struct attr_change *ch);
-/* Did a write take privileges of the file since this was last asked? */
-bool file_took_privileges(struct file *f);
 /* ch was done in the cluster: version prev became next, with m. A dirty view keeps the time of its
  * last write, unless it is what was changed. */
 void file_set_meta(struct file *f, const struct attr_change *ch, const struct meta *m,

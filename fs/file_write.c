@@ -15,10 +15,7 @@ static void changed_locked(struct fs *fs, const struct caller *who, struct file 
     f->gen++;
     f->meta.mtime_ns = f->meta.ctime_ns = attr_now_ns();
     if (!caller_keeps_privileges(who)) {
-        uint32_t mode = attr_drop_privileges(f->meta.mode);
-
-        f->took = f->took || mode != f->meta.mode;
-        f->meta.mode = mode;
+        f->meta.mode = attr_drop_privileges(f->meta.mode);
         f->unprivileged = true;
     }
 }

@@ -94,7 +94,7 @@ struct change {
 
 static void tell_kernel(struct follow *f, const struct change *c, const struct inode *in)
 {
-    if (!c->own && f->kernel.forget != NULL && in->id != INODE_ROOT)
+    if (!c->own && f->kernel.forget != NULL && in->kind == INODE_DIR && in->id != INODE_ROOT)
         f->kernel.forget(f->kernel.arg, in->id);
 }
 
@@ -151,7 +151,6 @@ static void change_key(struct follow *f, const struct change *c, uint64_t hash)
 {
     struct inode *in;
     struct kept *k;
-    bool news;
 
     count(f, hash);
     if (!ends_in_slash(c->key))
@@ -162,18 +161,11 @@ static void change_key(struct follow *f, const struct change *c, uint64_t hash)
     pthread_mutex_lock(&f->lock);
     k = kept_locked(in, hash);
     k->epoch = 0;
-    /*
-     * Each replica tells of a version, and who saw it before has told the kernel then. It must not
-     * be told for nothing: while it is told, a short read does not cut the size that it believes,
-     * and the reader gets zeros up to there.
-     */
-    news = ballot_is_none(c->version) || ballot_cmp(k->told, c->version) < 0;
     k->told = ballot_max(k->told, c->version);
     pthread_mutex_unlock(&f->lock);
     if (c->deleted && in->kind == INODE_DIR)
         inode_lost_marker(f->inodes, in);
-    if (news)
-        tell_kernel(f, c, in);
+    tell_kernel(f, c, in);
     inode_put(f->inodes, in);
 }
 
@@ -397,23 +389,6 @@ bool follow_is_behind(struct follow *f, struct inode *in, struct ballot version)
 }
 
 /* --- what the kernel holds ------------------------------------------------------------------- */
-
-void follow_shown(struct follow *f, struct inode *in, struct ballot version)
-{
-    pthread_mutex_lock(&f->lock);
-    in->kept.shown = version;
-    pthread_mutex_unlock(&f->lock);
-}
-
-bool follow_shown_other(struct follow *f, struct inode *in, struct ballot version)
-{
-    bool other;
-
-    pthread_mutex_lock(&f->lock);
-    other = !ballot_is_none(in->kept.shown) && ballot_cmp(in->kept.shown, version) != 0;
-    pthread_mutex_unlock(&f->lock);
-    return other;
-}
 
 void follow_set_named(struct follow *f, struct inode *in, uint64_t until_us)
 {

@@ -28,9 +28,10 @@
 struct follow;
 
 /*
- * How the kernel is told that attributes it may still believe no longer hold: of one inode, of all.
- * Any thread, under no lock; must not block. Names it may keep: whoever comes by one that is gone
- * is told -ESTALE, and the kernel asks for the name again.
+ * How the kernel is told that attributes it may still believe no longer hold: of one directory, of
+ * all. (Of files it believes none, see fs_attrs_hold().) Any thread, under no lock; must not block.
+ * Names it may keep: whoever comes by one that is gone is told -ESTALE, and the kernel asks for the
+ * name again.
  */
 struct follow_kernel {
     void (*forget)(void *arg, uint64_t id);
@@ -82,11 +83,6 @@ void follow_saw(struct follow *f, struct inode *in, struct span key, struct ball
 bool follow_is_behind(struct follow *f, struct inode *in, struct ballot version);
 
 /* --- what the kernel holds ------------------------------------------------------------------- */
-
-/* The kernel is being told attributes of this version to believe for a while. */
-void follow_shown(struct follow *f, struct inode *in, struct ballot version);
-/* May it believe others than those of this version? */
-bool follow_shown_other(struct follow *f, struct inode *in, struct ballot version);
 
 /* Until then (monotonic) it may walk over the name without asking; 0: it was told to ask. */
 void follow_set_named(struct follow *f, struct inode *in, uint64_t until_us);

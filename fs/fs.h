@@ -39,8 +39,8 @@ void fs_free(struct fs *fs);
 
 /* What the change feed's callbacks get, while the mount follows it. */
 struct follow *fs_follow(struct fs *fs);
-/* The ids of all inodes that the kernel may know of: malloced. 0 or -ENOMEM. */
-int fs_ids(struct fs *fs, uint64_t **out, size_t *n);
+/* The ids of all directories that the kernel may know of: malloced. 0 or -ENOMEM. */
+int fs_dir_ids(struct fs *fs, uint64_t **out, size_t *n);
 
 /* What is told to the kernel of a file found or made: counted, forgotten by fs_forget(). */
 struct fs_entry {
@@ -51,12 +51,13 @@ struct fs_entry {
 #define FS_NAME_TIMEOUT_S 60
 
 /*
- * Are these the attributes that the inode is known to have (fs/follow.h)? Then the kernel may
- * believe them for a while, and this says that it is told so.
+ * Are these the attributes that the directory is known to have (fs/follow.h)? Then the kernel may
+ * believe them for a while. Never of a file: its size decides what a read of its pages brings, and
+ * the kernel drops what it is told of an inode (also that a read was short) when a change is told
+ * at the same moment; the reader then gets too little, or zeros behind the end. What is known here
+ * answers each of its questions instead.
  */
 bool fs_attrs_hold(struct fs *fs, uint64_t id, const struct stat *st);
-/* Is it opened now at another version than that of the attributes which the kernel may believe? */
-bool fs_attrs_are_old(struct fs *fs, const struct handle *h);
 /* May the kernel use the pages that it has of the file? Of a handle that was just opened. */
 bool fs_pages_hold(struct fs *fs, const struct handle *h);
 
@@ -109,9 +110,6 @@ int fs_fsync(struct fs *fs, struct caller *who, struct handle *h);
 int fs_release(struct fs *fs, struct caller *who, struct handle *h);
 /* Was it opened for appending? Its offsets are not the kernel's to tell. */
 bool handle_appends(const struct handle *h);
-/* Did a write take privileges of the file since this was last asked? The kernel's idea of its mode
- * is old then. */
-bool handle_took_privileges(struct handle *h);
 /* Stores what is dirty of all files, when going down; logs what could not be. */
 void fs_flush_all(struct fs *fs, struct caller *who);
 

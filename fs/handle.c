@@ -61,17 +61,6 @@ bool fs_pages_hold(struct fs *fs, const struct handle *h)
     return h->keeps_pages;
 }
 
-bool fs_attrs_are_old(struct fs *fs, const struct handle *h)
-{
-    struct file *f = h->file;
-    bool old;
-
-    pthread_mutex_lock(&f->lock);
-    old = !file_is_dirty_locked(f) && follow_shown_other(fs->follow, f->inode, f->version);
-    pthread_mutex_unlock(&f->lock);
-    return old;
-}
-
 /* Opens f, whose reference it takes over also when it fails. fresh: it was just created, with these
  * attributes. */
 static int handle_new(struct fs *fs, struct caller *who, struct file *f,
@@ -227,11 +216,6 @@ int fs_write(struct fs *fs, struct caller *who, struct handle *h, uint64_t off, 
              bool writeback)
 {
     return file_write(fs, who, h->file, off, data, h->append && !writeback);
-}
-
-bool handle_took_privileges(struct handle *h)
-{
-    return file_took_privileges(h->file);
 }
 
 bool handle_appends(const struct handle *h)

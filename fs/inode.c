@@ -578,7 +578,7 @@ void inode_set_changed(struct inode_table *t, struct inode *in, int64_t now_ns)
     pthread_mutex_unlock(&t->lock);
 }
 
-int inode_ids(struct inode_table *t, uint64_t **out, size_t *n)
+int inode_dir_ids(struct inode_table *t, uint64_t **out, size_t *n)
 {
     uint64_t *ids;
     size_t count = 0;
@@ -587,7 +587,8 @@ int inode_ids(struct inode_table *t, uint64_t **out, size_t *n)
     ids = (uint64_t *)malloc((t->n_inodes + 1) * sizeof(*ids));
     for (size_t i = 0; ids != NULL && i < t->n_buckets; i++) {
         for (struct inode *in = t->by_id[i]; in != NULL; in = in->next_by_id)
-            ids[count++] = in->id;
+            if (in->kind == INODE_DIR)
+                ids[count++] = in->id;
     }
     pthread_mutex_unlock(&t->lock);
     if (ids == NULL)

@@ -58,7 +58,6 @@ struct kept {
     uint64_t epoch;          /* in which found was seen to hold; 0: it does not */
     struct found found;      /* its version: all changes up to it are known */
     struct ballot told;      /* the newest version heard of */
-    struct ballot shown;     /* of the attributes that the kernel was told to believe for a while */
     struct ballot pages;     /* that all pages which the kernel has are of; none: of any */
     uint64_t n_mixed;        /* how often pages came to be of any */
     uint64_t named_until_us; /* until when it may walk over the name without asking; monotonic */
@@ -146,7 +145,7 @@ void inode_lost_marker(struct inode_table *t, struct inode *in);
 void inode_set_changed(struct inode_table *t, struct inode *in, int64_t now_ns); /* 0: forget it */
 
 /* The ids of all inodes: malloced. 0 or -ENOMEM. */
-int inode_ids(struct inode_table *t, uint64_t **out, size_t *n);
+int inode_dir_ids(struct inode_table *t, uint64_t **out, size_t *n);
 
 /* --- the open files (file.c) ------------------------------------------------------------------ */
 

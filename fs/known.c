@@ -9,9 +9,9 @@
 
 #include "fs/file.h"
 
-int fs_ids(struct fs *fs, uint64_t **out, size_t *n)
+int fs_dir_ids(struct fs *fs, uint64_t **out, size_t *n)
 {
-    return inode_ids(fs->inodes, out, n);
+    return inode_dir_ids(fs->inodes, out, n);
 }
 
 /* --- asking -------------------------------------------------------------------------------- */
@@ -95,25 +95,18 @@ void fs_hold_name(struct fs *fs, const struct found *found, const struct follow_
 bool fs_attrs_hold(struct fs *fs, uint64_t id, const struct stat *st)
 {
     struct inode *in = id != INODE_ROOT ? inode_get(fs->inodes, id) : NULL;
-    struct file *f = NULL;
     struct found found;
     struct stat now;
-    struct meta m;
     bool holds;
 
     if (in == NULL)
         return false;
-    if (in->kind == INODE_FILE)
-        f = inode_file(fs->inodes, in);
-    holds = follow_recall(fs->follow, in, &found) && !inode_is_gone(fs->inodes, in) &&
-            (f == NULL || !file_dirty_meta(f, &m));
+    holds = in->kind == INODE_DIR && follow_recall(fs->follow, in, &found) &&
+            !inode_is_gone(fs->inodes, in);
     if (holds) {
         fs_show(fs, in, &found.meta, &now);
         holds = memcmp(&now, st, sizeof(now)) == 0;
     }
-    if (holds)
-        follow_shown(fs->follow, in, found.version);
-    file_put(fs, f);
     inode_put(fs->inodes, in);
     return holds;
 }

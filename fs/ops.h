@@ -48,8 +48,6 @@ int notifier_new(struct fuse_session *session, struct fs *fs, struct notifier **
 /* Nothing is told from now on; waits for what is being told. */
 void notifier_stop(struct notifier *n); /* accepts NULL */
 void notifier_free(struct notifier *n); /* accepts NULL; after the end of all who could tell it */
-/* At once: the attributes that the kernel believes of this inode are old. */
-void notifier_forget_now(struct notifier *n, fuse_ino_t ino);
 
 /* ops_control.c: of ids for which control_has(); the handlers of their names hand on to them. */
 void on_control_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);

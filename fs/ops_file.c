@@ -19,16 +19,6 @@ static void fill_info(const struct mount *m, struct handle *h, struct fuse_file_
     fi->direct_io = handle_appends(h);
 }
 
-/* A program that somebody else has changed must not run as its owner, not even for as long as the
- * kernel may believe its mode. */
-static void tell_privileges(fuse_req_t req, fuse_ino_t ino, struct handle *h)
-{
-    struct notifier *notifier = mount_of(req)->notifier;
-
-    if (notifier != NULL && handle_took_privileges(h))
-        notifier_forget_now(notifier, ino);
-}
-
 void on_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
                struct fuse_file_info *fi)
 {
@@ -77,11 +67,6 @@ void on_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         return;
     }
     fill_info(m, h, fi);
-    /* Its size above all, before the first read. Not only where it was told another one: a short
-     * read of an older version makes the kernel cut the size that it believes. */
-    if (m->notifier != NULL)
-        notifier_forget_now(m->notifier, ino);
-    tell_privileges(req, ino, h); /* O_TRUNC may have taken them */
     if (fuse_reply_open(req, fi) == -ENOENT) {
         struct caller nobody;
 
@@ -93,11 +78,8 @@ void on_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
-    struct notifier *notifier = mount_of(req)->notifier;
     struct value v = {0};
     struct caller who;
-    bool cuts =
-        false; /* will the kernel cut the size that it believes to that of an old version? */
     int err;
 
     if (control_has(ino)) {
@@ -111,12 +93,8 @@ void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
         fuse_reply_err(req, err);
     } else {
         metrics_read(mount_of(req)->metrics, v.len);
-        cuts =
-            notifier != NULL && v.len < size && fs_attrs_are_old(mount_of(req)->fs, handle_of(fi));
         fuse_reply_buf(req, (const char *)v.data, v.len);
     }
-    if (cuts)
-        notifier_forget_now(notifier, ino);
     value_fini(&v);
 }
 
@@ -126,6 +104,7 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off
     struct caller who;
     int err;
 
+    (void)ino;
     request_begin(req, CALL_WRITE, &who);
     err = fs_write(mount_of(req)->fs, &who, handle_of(fi), (uint64_t)off, span_of(data, size),
                    fi->writepage);
@@ -134,7 +113,6 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off
         fuse_reply_err(req, err);
     } else {
         metrics_written(mount_of(req)->metrics, size);
-        tell_privileges(req, ino, handle_of(fi));
         fuse_reply_write(req, size);
     }
 }
@@ -180,9 +158,9 @@ void on_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
     struct caller who;
     int err;
 
+    (void)ino;
     request_begin(req, CALL_FALLOCATE, &who);
     err = fs_fallocate(mount_of(req)->fs, &who, handle_of(fi), mode, (uint64_t)off, (uint64_t)len);
-    tell_privileges(req, ino, handle_of(fi));
     fuse_reply_err(req, request_end(req, &who, err));
 }
 
@@ -210,13 +188,13 @@ void on_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
     struct caller who;
     int err = -EINVAL;
 
+    (void)ino_out;
     request_begin(req, CALL_COPY, &who);
     if (control_has(ino_in)) /* nothing can be written there */
         err = -EXDEV;        /* the kernel copies */
     else if (flags == 0)
         err = fs_copy_range(mount_of(req)->fs, &who, handle_of(fi_in), (uint64_t)off_in,
                             handle_of(fi_out), (uint64_t)off_out, len, &done);
-    tell_privileges(req, ino_out, handle_of(fi_out));
     err = request_end(req, &who, err);
     if (err != 0)
         fuse_reply_err(req, err);

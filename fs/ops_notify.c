@@ -1,5 +1,6 @@
 /*
- * ops_notify.c - tells the kernel that attributes which it may believe no longer hold.
+ * ops_notify.c - tells the kernel that attributes of a directory, which it may believe, no longer
+ * hold.
  *
  * It can take a while: the kernel waits for whoever is just throwing the inode away. So a thread
  * does it, from a queue that is bounded: where it overflows, all inodes are told.
@@ -55,7 +56,7 @@ static void forget_all(void *arg)
     pthread_mutex_unlock(&n->lock);
 }
 
-void notifier_forget_now(struct notifier *n, fuse_ino_t ino)
+static void forget_now(struct notifier *n, fuse_ino_t ino)
 {
     (void)fuse_lowlevel_notify_inval_inode(n->session, ino, -1, 0); /* attributes only */
 }
@@ -75,10 +76,10 @@ static void tell_all(struct notifier *n)
     uint64_t *ids;
     size_t n_ids;
 
-    if (fs_ids(n->fs, &ids, &n_ids) < 0)
+    if (fs_dir_ids(n->fs, &ids, &n_ids) < 0)
         return; /* what it believes runs out by itself */
     for (size_t i = 0; i < n_ids && !is_stopping(n); i++)
-        notifier_forget_now(n, ids[i]);
+        forget_now(n, ids[i]);
     free(ids);
 }
 
@@ -100,7 +101,7 @@ static void *run(void *arg)
             n->head = (n->head + 1) % QUEUE_MAX;
             n->n--;
             pthread_mutex_unlock(&n->lock);
-            notifier_forget_now(n, id);
+            forget_now(n, id);
             pthread_mutex_lock(&n->lock);
         } else {
             pthread_cond_wait(&n->changed, &n->lock);
