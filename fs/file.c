@@ -265,9 +265,8 @@ void file_moved_held(struct file *f)
 
 /* --- bringing the view up to date ------------------------------------------------------------- */
 
-/* What the cluster said counts, unless this mount changed the file meanwhile, or knows newer. */
-static void install(struct fs *fs, struct file *f, uint64_t gen, const struct meta *m,
-                    struct ballot version, struct value *v, bool have_value)
+void file_install(struct fs *fs, struct file *f, uint64_t gen, const struct meta *m,
+                  struct ballot version, struct value *v, bool have_value)
 {
     pthread_mutex_lock(&f->lock);
     if (f->gen == gen && !file_is_dirty_locked(f) &&
@@ -341,7 +340,7 @@ int file_refresh(struct fs *fs, struct caller *who, struct file *f, bool want)
         want = false;
     pthread_mutex_unlock(&f->lock);
     if (was_seen && (!want || seen.meta.size == 0)) {
-        install(fs, f, gen, &seen.meta, seen.version, &res.value, seen.meta.size == 0);
+        file_install(fs, f, gen, &seen.meta, seen.version, &res.value, seen.meta.size == 0);
         return 0;
     }
     err = inode_last_key(fs->inodes, f->inode, &key);
@@ -356,7 +355,7 @@ int file_refresh(struct fs *fs, struct caller *who, struct file *f, bool want)
 
         if (S_ISREG(m.mode)) {
             keep_read(fs, f->inode, buf_span(&key), &m, &res, was_seen ? NULL : &mark);
-            install(fs, f, gen, &m, res.rec.rec.version, &res.value, want);
+            file_install(fs, f, gen, &m, res.rec.rec.version, &res.value, want);
         } else
             err = -ESTALE; /* replaced by something else: the kernel walks the path again */
     }

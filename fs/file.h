@@ -160,6 +160,11 @@ void file_moved_held(struct file *f);
  * chunk holds; a view that is not dirty becomes that. */
 int file_refresh(struct fs *fs, struct caller *who, struct file *f, bool want);
 
+/* What the cluster said becomes the view, unless this mount changed the file since gen, or knows
+ * newer. have_value: of the value all, or as much as a chunk holds, is in *v. */
+void file_install(struct fs *fs, struct file *f, uint64_t gen, const struct meta *m,
+                  struct ballot version, struct value *v, bool have_value);
+
 /* --- between file.c and the other file_*.c; f->lock is held --- */
 uint64_t file_size_locked(const struct file *f);
 bool file_is_dirty_locked(const struct file *f);
