@@ -2,32 +2,36 @@
  * texts, made when they are opened. */
 #include "fs/ops.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
 void on_control_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-    struct buf *text = calloc(1, sizeof(*text));
+    struct buf text = {0};
+    struct value v = {0};
     struct caller who;
     int err;
 
     request_begin(req, CALL_OPEN, &who);
-    err = text == NULL ? -ENOMEM : control_open(mount_of(req)->control, ino, fi->flags, text);
+    err = control_open(mount_of(req)->control, ino, fi->flags, &text);
+    if (err == 0)
+        err = value_copy(buf_span(&text), &v);
+    buf_fini(&text);
     err = request_end(req, &who, err);
-    fi->fh = (uintptr_t)text;
+    assert(err != 0 || v.len > 0); /* there is always something to tell */
+    fi->fh = (uintptr_t)v.blob;
     fi->direct_io = 1; /* its size is not known beforehand */
     if (err != 0)
         fuse_reply_err(req, err);
-    if (err != 0 || fuse_reply_open(req, fi) == -ENOENT) {
-        if (text != NULL)
-            buf_fini(text);
-        free(text);
-    }
+    if (err != 0 || fuse_reply_open(req, fi) == -ENOENT)
+        value_fini(&v);
 }
 
 void on_control_read(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *fi)
 {
-    const struct buf *text = (const struct buf *)(uintptr_t)fi->fh;
+    /* Whoever has the answer may close the file at once: the text has to stay till it is sent. */
+    struct blob *text = blob_ref((struct blob *)(uintptr_t)fi->fh);
     size_t at = (uint64_t)off < text->len ? (size_t)off : text->len;
     struct caller who;
 
@@ -35,14 +39,12 @@ void on_control_read(fuse_req_t req, size_t size, off_t off, struct fuse_file_in
     request_end(req, &who, 0);
     fuse_reply_buf(req, (const char *)text->data + at,
                    size < text->len - at ? size : text->len - at);
+    blob_unref(text);
 }
 
 void on_control_release(fuse_req_t req, struct fuse_file_info *fi)
 {
-    struct buf *text = (struct buf *)(uintptr_t)fi->fh;
-
-    buf_fini(text);
-    free(text);
+    blob_unref((struct blob *)(uintptr_t)fi->fh);
     fuse_reply_err(req, 0);
 }
 

@@ -140,13 +140,13 @@ with Claims() as t, Cluster(base_port=21720, fsync="never") as c:
             c.sigstop(i)
         try:
             p = subprocess.Popen(["stat", str(m.path / "waits")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            wait_until(lambda: any(x["pid"] == p.pid and x["call"] == "lookup" for x in json.loads(quick(k / "status"))["calls"]),
+                       LIMIT_S, "the waiting call is named")
             for name in ("version", "status", "metrics", "config", "replicas/user:42"):
                 quick(k / name)
             eq((k / "replicas" / "a" / "b").read_bytes(), want)
             for key in ("x/y", "x"):  # of neither anybody knows whether it is a directory
                 eq(json.loads((k / "replicas" / key).read_text())["key"], key)
-            wait_until(lambda: any(x["pid"] == p.pid and x["call"] == "lookup" for x in json.loads(quick(k / "status"))["calls"]),
-                       LIMIT_S, "the waiting call is named")
             p.wait(LIMIT_S)
             wait_until(lambda: not any(n["alive"] for n in json.loads(quick(k / "status"))["nodes"]), LIMIT_S, "the nodes count as gone")
             with contextlib.suppress(OSError):
