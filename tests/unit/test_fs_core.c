@@ -3,6 +3,7 @@
  * after the other. Each operation is swept: its n-th call of the cluster fails, for n = 0, 1, 2
  * ..., until it gets through; after each run the world is looked at.
  */
+#include "fs/follow.h"
 #include "fs/fs.h"
 
 #include <errno.h>
@@ -732,9 +733,52 @@ static void a_stopped_caller_ends_with_eintr(void **state)
     world_free(w);
 }
 
+/* Reads all of an open file, and ends it. */
+static void assert_reads(struct world *w, struct handle *h, const char *want)
+{
+    struct value v = {0};
+
+    assert_int_equal(fs_read(w->fs, &w->who, h, 0, 4096, &v), 0);
+    assert_true(span_eq(value_span(v), span_str(want)));
+    value_fini(&v);
+}
+
+/* The feed tells that another mount has stored it. */
+static void put_elsewhere(struct world *w, const char *key, const char *value)
+{
+    fake_cluster_put(w->cluster, key, value);
+    follow_changed(fs_follow(w->fs), span_str(key),
+                   (struct ballot){.counter = UINT64_MAX, .proposer = 1}, FEED_PUT);
+}
+
+static void an_open_file_follows_what_only_grows_and_nothing_else(void **state)
+{
+    struct world *w = world_new();
+    struct handle *h;
+    uint64_t id;
+
+    (void)state;
+    fake_cluster_put(w->cluster, "f", "one");
+    assert_int_equal(find(w, "f", &id), 0);
+    assert_int_equal(fs_open(w->fs, &w->who, id, O_RDONLY, &h), 0);
+    put_elsewhere(w, "f", "one two");
+    assert_reads(w, h, "one two");
+    put_elsewhere(w, "f", "other than that");
+    assert_reads(w, h, "one two");
+    put_elsewhere(w, "f", "one");
+    assert_reads(w, h, "one two");
+    /* It grows when it is looked at, and is another when it is fetched. */
+    put_elsewhere(w, "f", "one two three");
+    fake_cluster_meddle(w->cluster, 1, "f", "x");
+    assert_reads(w, h, "one two");
+    assert_int_equal(fs_release(w->fs, &w->who, h), 0);
+    world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_open_file_follows_what_only_grows_and_nothing_else),
         cmocka_unit_test(an_overwrite_leaves_the_old_or_the_new_value_after_any_failure),
         cmocka_unit_test(a_read_gives_the_value_or_the_clusters_error),
         cmocka_unit_test(a_listing_is_whole_or_an_error),
