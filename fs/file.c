@@ -389,6 +389,18 @@ static bool pages_serve(struct fs *fs, struct file *f)
     return serve;
 }
 
+/*
+ * May the value be left where it is, for the kernel may have pages of it? Not a small one: that is
+ * fetched whole, so that whoever has it open can read it to its end whatever comes to stand there.
+ */
+static bool may_serve(struct fs *fs, struct file *f)
+{
+    struct found found;
+
+    return !ballot_is_none(follow_pages(fs->follow, f->inode).version) &&
+           follow_recall(fs->follow, f->inode, &found) && found.meta.size > CHUNK_SIZE;
+}
+
 static bool is_loaded(struct file *f)
 {
     bool loaded;
@@ -422,8 +434,7 @@ int file_open(struct fs *fs, struct caller *who, struct file *f, const struct op
     for (bool asked = false; !asked && must_refresh(fs, f, truncate);) {
         if (mode->write && inode_is_gone(fs->inodes, f->inode))
             return -ESTALE;
-        asked = want && !truncate && !is_loaded(f) &&
-                ballot_is_none(follow_pages(fs->follow, f->inode).version);
+        asked = want && !truncate && !is_loaded(f) && !may_serve(fs, f);
         err = file_refresh(fs, who, f, asked);
         if (err < 0)
             return err;
