@@ -234,11 +234,10 @@ bool incarnations_recovering(const struct incarnations *in)
 
 int incarnations_renew(struct incarnations *in, uint64_t than)
 {
-    int err = -EINVAL;
+    int err;
 
     pthread_mutex_lock(&in->lock);
-    if (in->recovering)
-        err = make_own(in, than > in->own ? than : in->own);
+    err = make_own(in, than > in->own ? than : in->own);
     pthread_mutex_unlock(&in->lock);
     return err;
 }

@@ -46,7 +46,7 @@ struct founder {
 
 /* Is this store not whole yet? Any thread, never blocks. */
 bool incarnations_recovering(const struct incarnations *in);
-/* While recovering: another one for this store, above `than`. -ERANGE: there is none. */
+/* Another one for this store, above `than`; it stays as whole as it was. -ERANGE: there is none. */
 int incarnations_renew(struct incarnations *in, uint64_t than);
 /* Durably: the store is whole from now on. */
 int incarnations_recovered(struct incarnations *in);

@@ -506,7 +506,10 @@ static uint64_t known_as(const struct recovery *rc, const struct answer *a)
 
 /*
  * An earlier life of this node called itself by a higher number: this one must stand above it, or
- * answers given in the earlier one would still count. What the others know is void then.
+ * answers given in the earlier one would count, and its own would not. What the others know is void
+ * then. It may happen to a node that votes: a life that ended before it voted can have told one of
+ * the others, which was not asked until the next life did. Its records and promises stay, so what
+ * it answered stays true under whatever number.
  */
 static int recovery_renew(struct recovery *rc, uint64_t than)
 {
@@ -518,6 +521,8 @@ static int recovery_renew(struct recovery *rc, uint64_t than)
     }
     log_event(LOG_LEVEL_WARN, "incarnation-renewed",
               "reason=\"an earlier life's clock was ahead\"");
+    if (rc->phase == DONE)
+        return 0;
     for (unsigned i = 0; i < ring_n_nodes(opts_of(rc)->ring); i++)
         rc->census.citizens[i].heard = false;
     rc->phase = ASKING;
@@ -528,13 +533,7 @@ static int recovery_renew(struct recovery *rc, uint64_t than)
 
 static void citizen_heard(struct recovery *rc, struct citizen *z, const struct answer *a)
 {
-    uint64_t known = known_as(rc, a);
-
-    if (known > replica_incarnation(opts_of(rc)->replica)) {
-        (void)recovery_renew(rc, known);
-        known = 0;
-    }
-    z->heard = known == replica_incarnation(opts_of(rc)->replica);
+    z->heard = known_as(rc, a) == replica_incarnation(opts_of(rc)->replica);
     z->state = a->recovering;
     z->incarnation = a->incarnation;
     z->n_keys = a->n_keys;
@@ -542,21 +541,29 @@ static void citizen_heard(struct recovery *rc, struct citizen *z, const struct a
         rc->floor = a->floor;
 }
 
-void recovery_on_hello(struct recovery *rc, unsigned node, const struct hello_result *res)
+static void hear_of_others(struct recovery *rc, unsigned node, const struct hello_result *res)
 {
     struct citizen *z = &rc->census.citizens[node];
+    uint64_t known = res->err == 0 ? known_as(rc, &res->answer) : 0;
 
-    if (rc->phase == DONE || rc->part->work->stopped)
+    if (known > replica_incarnation(opts_of(rc)->replica))
+        (void)recovery_renew(rc, known);
+    z->asked = true;
+    z->err = res->err;
+    if (res->err == 0)
+        citizen_heard(rc, z, &res->answer);
+}
+
+void recovery_on_hello(struct recovery *rc, unsigned node, const struct hello_result *res)
+{
+    if (rc->part->work->stopped)
         return;
-    if (node == opts_of(rc)->self) {
+    if (node != opts_of(rc)->self) {
+        hear_of_others(rc, node, res);
+    } else {
         rc->own_known |= res->err == 0;
         if (res->err == 0)
             rc->own_keys = res->answer.n_keys;
-    } else {
-        z->asked = true;
-        z->err = res->err;
-        if (res->err == 0)
-            citizen_heard(rc, z, &res->answer);
     }
     recovery_look(rc);
 }

@@ -15,7 +15,7 @@ int recovery_new(const struct repair_part *part, void (*done)(void *arg), void *
 void recovery_free(struct recovery *rc); /* NULL is allowed */
 void recovery_stop(struct recovery *rc); /* cancels; the work ends soon */
 
-/* A result of the prober, of this node itself too. Nothing, once it is done. */
+/* A result of the prober, of this node itself too. Once done, it only watches the incarnation. */
 void recovery_on_hello(struct recovery *rc, unsigned node, const struct hello_result *res);
 
 bool recovery_is_done(const struct recovery *rc);

@@ -68,12 +68,13 @@ uint64_t replica_incarnation(const struct replica *r);
 /* --- recovery: blocks on the disk, a few times in the life of a store ---------------- */
 
 bool replica_recovering(const struct replica *r); /* never blocks */
-/* These three: -EINVAL when it is not recovering; else what the store says. */
 /*
- * While recovering: a new incarnation, numerically above `than`, which others know of an earlier
+ * A new incarnation, recovering or not: numerically above `than`, which others know of an earlier
  * life of this node (whose clock was ahead). What they learned of the present one is void.
+ * -ERANGE: there is none; else what the store says.
  */
 int replica_renew(struct replica *r, uint64_t than);
+/* These two: -EINVAL when it is not recovering; else what the store says. */
 /*
  * It holds every record of its ranges; floor: the highest that those it recovered from told it.
  * Durable before this returns 0; then it votes.

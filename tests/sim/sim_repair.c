@@ -223,6 +223,29 @@ static void a_cluster_that_lost_its_majority_waits_and_does_not_lie(void **state
     workload_fini(&w);
 }
 
+/*
+ * An earlier life of node 0 that ended before it voted, told to node 1 only now: clients throw node
+ * 0's answers away until it stands above that, and who recovers meanwhile would wait for ever.
+ */
+static void a_node_that_votes_rises_above_an_earlier_life_of_its_own(void **state)
+{
+    struct sim *s = calm_cluster(11);
+    struct err why;
+    uint64_t earlier = replica_incarnation(s->nodes[0].replica) + (UINT64_C(1) << 20);
+
+    (void)state;
+    assert_int_equal(replica_learn(s->nodes[1].replica, 0, earlier), 0);
+    sim_node_crash(&s->nodes[2], 1000);
+    sim_node_wipe(&s->nodes[2]);
+    for (unsigned i = 0; i < 60 && !sim_converged(s, &why); i++)
+        sim_run(s, SECOND_US);
+    assert_string_equal(why.msg, "");
+    assert_true(replica_incarnation(s->nodes[0].replica) > earlier);
+    assert_false(sim_node_recovering(&s->nodes[0]));
+    assert_false(sim_node_recovering(&s->nodes[2]));
+    sim_free(s);
+}
+
 static void new_nodes_begin_by_themselves(void **state)
 {
     (void)state;
@@ -263,6 +286,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(without_trouble_every_operation_succeeds),
         cmocka_unit_test(with_one_node_of_three_losing_all_every_operation_succeeds),
         cmocka_unit_test(a_cluster_that_lost_its_majority_waits_and_does_not_lie),
+        cmocka_unit_test(a_node_that_votes_rises_above_an_earlier_life_of_its_own),
         cmocka_unit_test(new_nodes_begin_by_themselves),
     };
 

@@ -265,9 +265,21 @@ static void a_renewed_incarnation_is_above_what_others_know_and_stays(void **sta
     assert_true(replica_incarnation(f->r) > renewed);
     assert_int_equal(replica_renew(f->r, UINT64_MAX), -ERANGE);
     assert_int_equal(replica_found(f->r, NULL, 0), 0);
+}
+
+static void a_node_that_votes_renews_its_incarnation_and_stays_whole(void **state)
+{
+    struct rig *f = *state;
+    uint64_t than = replica_incarnation(f->r) + (UINT64_C(1) << 40), renewed;
+
+    assert_int_equal(replica_found(f->r, NULL, 0), 0);
+    assert_int_equal(replica_renew(f->r, than), 0);
     renewed = replica_incarnation(f->r);
-    assert_int_equal(replica_renew(f->r, renewed + 1), -EINVAL);
+    assert_true(renewed > than);
+    assert_false(replica_recovering(f->r));
+    rig_restart(f);
     assert_true(replica_incarnation(f->r) == renewed);
+    assert_false(replica_recovering(f->r));
 }
 
 static struct rig *hooked;
@@ -482,6 +494,7 @@ int main(void)
         TEST(a_distrusted_store_keeps_its_records_and_tells_them_to_itself),
         TEST(that_it_is_empty_is_no_estimate),
         TEST(a_renewed_incarnation_is_above_what_others_know_and_stays),
+        TEST(a_node_that_votes_renews_its_incarnation_and_stays_whole),
         TEST(the_floor_told_is_above_all_promised_before_the_new_life_was_known),
         TEST(what_is_restored_replaces_the_older_and_never_the_newer),
         TEST(what_is_restored_is_stored_below_the_floor),
