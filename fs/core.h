@@ -25,8 +25,10 @@ struct fs {
     struct list open_files, open_dirs; /* struct handle, struct dir_handle */
 };
 
-/* How long what a lookup or open saw may serve the next step of its caller. */
+/* How long what a lookup or open saw may serve the next step of its caller, and an entry of a
+ * listing the first lookup by its reader, while he has it open. */
 #define SEEN_US 20000u
+#define LISTED_US 1000000u
 
 /* Monotonic. */
 static inline uint64_t core_now_us(void)
@@ -66,10 +68,15 @@ void fs_close_dirs(struct fs *fs);
 /* The group of what is made in dir: the directory's own where that is setgid, and then a directory
  * made in it is setgid too. (tree.c) */
 uint32_t fs_inherit(struct fs *fs, struct inode *dir, struct meta *m);
-/* Remembers what was found under a key for the kernel; listed: by reading a directory. mark: it may
- * be kept while that holds, NULL: it may not. -EAGAIN as inode_remember(). */
+/* How something was found. */
+struct origin {
+    enum seen_by by;
+    uint64_t until_us; /* so long it is word for the caller's next step; 0: it is not */
+    const struct follow_mark *mark; /* it may be kept while that holds; NULL: it may not */
+};
+/* Remembers what was found under a key for the kernel. -EAGAIN as inode_remember(). */
 int fs_entry_of(struct fs *fs, struct caller *who, struct span key, const struct found *found,
-                uint64_t moves, bool listed, const struct follow_mark *mark, struct fs_entry *out);
+                uint64_t moves, const struct origin *how, struct fs_entry *out);
 /* It was found under its name, by a lookup or a listing: may the kernel walk over that without
  * asking, while the mark holds? Says so in *e. */
 void fs_hold_name(struct fs *fs, const struct found *found, const struct follow_mark *mark,

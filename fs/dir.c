@@ -26,7 +26,8 @@ struct listed {
     uint32_t name;     /* where in names, with its NUL */
     bool held, hidden; /* see above */
     struct found found;
-    uint64_t id; /* remembered for the kernel; 0: not */
+    uint64_t read_us; /* monotonic: it is no older than that */
+    uint64_t id;      /* remembered for the kernel; 0: not */
 };
 
 struct held {
@@ -41,6 +42,7 @@ struct dir_handle {
     struct buf prefix;       /* when the listing began */
     uint64_t moves;          /* so did the keys be called then */
     struct follow_mark mark; /* all of its pages hold while this does */
+    uint64_t read_us;        /* when its last page was asked for */
     struct buf names;
     struct listed *entries;
     size_t n, cap;
@@ -80,7 +82,8 @@ static int add_entry(struct dir_handle *d, size_t start, const struct found *fou
         return d->names.err;
     if (d->names.len > UINT32_MAX)
         return -EOVERFLOW;
-    d->entries[d->n++] = (struct listed){.name = (uint32_t)start, .found = *found};
+    d->entries[d->n++] =
+        (struct listed){.name = (uint32_t)start, .found = *found, .read_us = d->read_us};
     return 0;
 }
 
@@ -226,6 +229,7 @@ static int fetch_page(struct fs *fs, struct caller *who, struct dir_handle *d)
 
     if (d->broken < 0)
         return d->broken;
+    d->read_us = core_now_us();
     err = core_list_dir(fs, who, &args, &page, &mark);
     if (args.start_after.len == 0 || mark.epoch == 0)
         d->mark = mark;
@@ -316,6 +320,7 @@ static int start(struct fs *fs, struct caller *who, struct dir_handle *d)
     buf_clear(&d->position);
     buf_clear(&d->prefix);
     d->moves = inode_moves(fs->inodes);
+    d->read_us = core_now_us();
     err = inode_key(fs->inodes, d->in, &d->prefix);
     if (err == -ENOENT) { /* removed: it is empty */
         d->complete = true;
@@ -460,18 +465,23 @@ int fs_readdir(struct fs *fs, struct caller *who, struct dir_handle *d, uint64_t
 int fs_readdir_remember(struct fs *fs, struct caller *who, struct dir_handle *d,
                         struct fs_entry *out)
 {
+    struct origin how = {.by = SEEN_LISTED, .mark = &d->mark};
     struct buf key = {0};
+    struct listed *e;
     int err;
 
     pthread_mutex_lock(&d->lock);
     assert(d->last < d->n);
+    e = &d->entries[d->last];
     err = entry_key(d, d->last, &key);
+    /* Where something in the directory is known to have changed since, the lookup has to ask. */
+    if (d->mark.epoch == 0 || follow_holds(fs->follow, &d->mark))
+        how.until_us = e->read_us + LISTED_US;
     if (err == 0)
-        err = fs_entry_of(fs, who, buf_span(&key), &d->entries[d->last].found, d->moves, true,
-                          &d->mark, out);
+        err = fs_entry_of(fs, who, buf_span(&key), &e->found, d->moves, &how, out);
     if (err == 0) {
-        d->entries[d->last].id = out->id;
-        fs_hold_name(fs, &d->entries[d->last].found, &d->mark, out);
+        e->id = out->id;
+        fs_hold_name(fs, &e->found, &d->mark, out);
     }
     pthread_mutex_unlock(&d->lock);
     buf_fini(&key);

@@ -326,8 +326,9 @@ int file_refresh(struct fs *fs, struct caller *who, struct file *f, bool want)
     struct buf key = {0};
     struct found seen;
     /* Where the kernel walks over names without asking, that may be of an earlier call. */
-    bool was_seen = !follow_is_named(fs->follow, f->inode, core_now_us()) &&
-                    inode_take_seen(fs->inodes, f->inode, who->pid, core_now_us(), false, &seen);
+    bool was_seen =
+        !follow_is_named(fs->follow, f->inode, core_now_us()) &&
+        inode_take_seen(fs->inodes, f->inode, who->pid, core_now_us(), SEEN_ASKED, &seen);
     struct follow_mark mark = {0};
     bool have;
     uint64_t gen;
@@ -417,7 +418,7 @@ static void tell_opener_locked(struct fs *fs, struct caller *who, struct file *f
     struct found found = {.kind = INODE_FILE, .version = f->version};
 
     meta_locked(f, &found.meta);
-    inode_set_seen(fs->inodes, f->inode, who->pid, core_now_us() + SEEN_US, false, &found);
+    inode_set_seen(fs->inodes, f->inode, who->pid, core_now_us() + SEEN_US, SEEN_TOLD, &found);
 }
 
 int file_open(struct fs *fs, struct caller *who, struct file *f, const struct open_mode *mode)

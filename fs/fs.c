@@ -13,8 +13,6 @@
 #include "fs/file.h"
 #include "fs/handle.h"
 
-/* How long an entry of a listing may serve the first lookup by its reader, while he has it open. */
-#define LISTED_US 1000000u
 #define BLOCK_SIZE 4096u
 /* A key has one name; of a directory it says that its subdirectories are not counted. */
 #define NLINK 1u
@@ -104,17 +102,17 @@ void fs_show(struct fs *fs, struct inode *in, const struct meta *found, struct s
 }
 
 int fs_entry_of(struct fs *fs, struct caller *who, struct span key, const struct found *found,
-                uint64_t moves, bool listed, const struct follow_mark *mark, struct fs_entry *out)
+                uint64_t moves, const struct origin *how, struct fs_entry *out)
 {
     struct inode *in;
     int err = inode_remember(fs->inodes, key, found, moves, true, &in);
 
     if (err < 0)
         return err;
-    if (mark != NULL)
-        follow_keep(fs->follow, in, key, found, mark);
-    inode_set_seen(fs->inodes, in, who->pid, core_now_us() + (listed ? LISTED_US : SEEN_US), listed,
-                   found);
+    if (how->mark != NULL)
+        follow_keep(fs->follow, in, key, found, how->mark);
+    if (how->until_us != 0)
+        inode_set_seen(fs->inodes, in, who->pid, how->until_us, how->by, found);
     fs_show(fs, in, &found->meta, &out->st);
     out->id = in->id;
     out->name_holds = false;
@@ -147,11 +145,11 @@ int fs_find(struct fs *fs, struct caller *who, const struct name *n, struct foun
 }
 
 /*
- * What a listing (`ls -l` lists a directory and then asks for each entry), or else the caller's
- * last step, has told of a name already. Not so where the kernel may believe the name, and asks all
- * the same: then somebody wants to be the one who makes it.
+ * What a listing (`ls -l` lists a directory and then asks for each entry), or the caller's last
+ * step, has told of a name already. Not so where the kernel may believe the name, and asks all the
+ * same: then somebody wants to be the one who makes it.
  */
-static bool take_seen(struct fs *fs, struct caller *who, const struct name *n, bool listed,
+static bool take_seen(struct fs *fs, struct caller *who, const struct name *n, enum seen_by want,
                       struct found *out)
 {
     const struct buf *keys[] = {[INODE_FILE] = &n->file, [INODE_DIR] = &n->subdir};
@@ -164,7 +162,7 @@ static bool take_seen(struct fs *fs, struct caller *who, const struct name *n, b
                                : NULL;
 
         there = in != NULL && !follow_is_named(fs->follow, in, core_now_us()) &&
-                inode_take_seen(fs->inodes, in, who->pid, core_now_us(), listed, out);
+                inode_take_seen(fs->inodes, in, who->pid, core_now_us(), want, out);
         inode_put(fs->inodes, in);
     }
     if (there)
@@ -174,7 +172,7 @@ static bool take_seen(struct fs *fs, struct caller *who, const struct name *n, b
 
 int fs_find_again(struct fs *fs, struct caller *who, const struct name *n, struct found *out)
 {
-    return take_seen(fs, who, n, false, out) ? 0 : fs_find(fs, who, n, out);
+    return take_seen(fs, who, n, SEEN_ASKED, out) ? 0 : fs_find(fs, who, n, out);
 }
 
 int fs_lookup(struct fs *fs, struct caller *who, uint64_t parent, const char *text,
@@ -182,6 +180,7 @@ int fs_lookup(struct fs *fs, struct caller *who, uint64_t parent, const char *te
 {
     struct found found = {0};
     struct follow_mark mark;
+    struct origin how = {.mark = &mark};
     struct name n;
     uint64_t moves;
     int err;
@@ -193,10 +192,15 @@ int fs_lookup(struct fs *fs, struct caller *who, uint64_t parent, const char *te
             return err == -EINVAL ? -ENOENT : err; /* what is no name cannot be there */
         mark = n.file.len > 0 ? follow_mark(fs->follow, buf_span(&n.file), buf_span(&n.subdir))
                               : follow_mark_dir(fs->follow, buf_span(&n.subdir));
-        err = take_seen(fs, who, &n, true, &found) ? 0 : fs_find(fs, who, &n, &found);
+        how.by = SEEN_TOLD;
+        if (!take_seen(fs, who, &n, SEEN_LISTED, &found) && !fs_find_pending(fs, &n, &found)) {
+            err = name_find(fs, who, &n, &found);
+            how.by = SEEN_ASKED;
+        }
+        how.until_us = core_now_us() + SEEN_US;
         if (err == 0)
             err = fs_entry_of(fs, who, buf_span(found.kind == INODE_DIR ? &n.subdir : &n.file),
-                              &found, moves, false, &mark, out);
+                              &found, moves, &how, out);
         if (err == 0 && n.file.len > 0 && n.subdir.len > 0) /* a name like any other */
             fs_hold_name(fs, &found, &mark, out);
         name_fini(fs, &n);
@@ -262,7 +266,7 @@ static int inode_meta(struct fs *fs, struct caller *who, struct inode *in, struc
     file_put(fs, f);
     if (known)
         return 0;
-    if (inode_take_seen(fs->inodes, in, who->pid, core_now_us(), false, &found)) {
+    if (inode_take_seen(fs->inodes, in, who->pid, core_now_us(), SEEN_TOLD, &found)) {
         *out = found.meta;
         return 0;
     }

@@ -169,7 +169,10 @@ static int create_inode(struct fs *fs, struct caller *who, uint64_t parent, cons
         }
         done = err == 0;
         if (err == 0)
-            err = fs_entry_of(fs, who, buf_span(&n.file), found, moves, false, NULL, out);
+            err = fs_entry_of(fs, who, buf_span(&n.file), found, moves,
+                              &(struct origin){.by = *isnew ? SEEN_TOLD : SEEN_ASKED,
+                                               .until_us = core_now_us() + SEEN_US},
+                              out);
         if (err == 0 && *isnew)
             inode_set_changed(fs->inodes, n.dir, attr_now_ns());
         name_fini(fs, &n);

@@ -502,24 +502,24 @@ int inode_move_tree(struct inode_table *t, struct span from, struct span to, boo
 /* --- notes ------------------------------------------------------------------------------------ */
 
 void inode_set_seen(struct inode_table *t, struct inode *in, pid_t pid, uint64_t until_us,
-                    bool listed, const struct found *found)
+                    enum seen_by by, const struct found *found)
 {
     pthread_mutex_lock(&t->lock);
-    in->seen = (struct seen){.pid = pid, .listed = listed, .until_us = until_us, .found = *found};
+    in->seen = (struct seen){.pid = pid, .by = by, .until_us = until_us, .found = *found};
     pthread_mutex_unlock(&t->lock);
 }
 
 bool inode_take_seen(struct inode_table *t, struct inode *in, pid_t pid, uint64_t now_us,
-                     bool listed, struct found *out)
+                     enum seen_by want, struct found *out)
 {
-    bool there;
+    bool there, good;
 
     pthread_mutex_lock(&t->lock);
-    there = in->seen.pid != 0 && in->seen.pid == pid && in->seen.listed == listed &&
-            now_us < in->seen.until_us;
+    good = in->seen.by == want || (in->seen.by == SEEN_ASKED && want == SEEN_TOLD);
+    there = good && in->seen.pid != 0 && in->seen.pid == pid && now_us < in->seen.until_us;
     if (there)
         *out = in->seen.found;
-    if (there || !listed)
+    if (there || want != SEEN_LISTED)
         in->seen.pid = 0;
     pthread_mutex_unlock(&t->lock);
     return there;
@@ -538,7 +538,7 @@ void inode_drop_listed(struct inode_table *t, uint64_t id)
 
     pthread_mutex_lock(&t->lock);
     in = find_id_locked(t, id);
-    if (in != NULL && in->seen.listed)
+    if (in != NULL && in->seen.by == SEEN_LISTED)
         in->seen.pid = 0;
     pthread_mutex_unlock(&t->lock);
 }

@@ -37,14 +37,18 @@ struct found {
 };
 
 /*
- * What a lookup found, left for the caller's next step: a path walk ends in LOOKUP, and GETATTR or
- * OPEN follow from the same thread at once. It spares the second request to the cluster. And what a
- * listing found, left for the first lookup by its reader. Used once, by that thread, until
- * until_us.
+ * Word left for a caller's next step, which spares a second request to the cluster: a path walk
+ * ends in LOOKUP, and GETATTR or OPEN follow from the same thread at once. Used once, by that
+ * thread, until until_us. What it is good for depends on who left it:
  */
+enum seen_by {
+    SEEN_ASKED,  /* who asked the cluster in this very step: for all that follows, OPEN too */
+    SEEN_TOLD,   /* who did not (it had word itself, or knows from memory): for attributes only */
+    SEEN_LISTED, /* a listing: for the first LOOKUP by its reader, who leaves SEEN_TOLD */
+};
 struct seen {
     pid_t pid; /* 0: nothing */
-    bool listed;
+    enum seen_by by;
     uint64_t until_us; /* monotonic */
     struct found found;
 };
@@ -124,12 +128,14 @@ int inode_move(struct inode_table *t, struct span from, struct span to, enum ino
  * had it, and the other is gone. */
 int inode_move_tree(struct inode_table *t, struct span from, struct span to, bool keep);
 
-/* Leaves word for the same caller; takes it (false: there is none); drops what a listing left, if
- * it is still there. */
+/*
+ * Leaves word for the same caller; takes it (false: there is none that is good for what `want`
+ * says, which for SEEN_TOLD includes SEEN_ASKED); drops what a listing left, if it is still there.
+ */
 void inode_set_seen(struct inode_table *t, struct inode *in, pid_t pid, uint64_t until_us,
-                    bool listed, const struct found *found);
+                    enum seen_by by, const struct found *found);
 bool inode_take_seen(struct inode_table *t, struct inode *in, pid_t pid, uint64_t now_us,
-                     bool listed, struct found *out);
+                     enum seen_by want, struct found *out);
 void inode_drop_seen(struct inode_table *t, struct inode *in);
 void inode_drop_listed(struct inode_table *t, uint64_t id);
 void inode_set_dir(struct inode_table *t, struct inode *in, const struct found *found);

@@ -52,7 +52,9 @@ static int make(struct fs *fs, struct caller *who, uint64_t parent, const char *
         }
         done = err == 0;
         if (err == 0)
-            err = fs_entry_of(fs, who, buf_span(key), found, moves, false, NULL, out);
+            err = fs_entry_of(
+                fs, who, buf_span(key), found, moves,
+                &(struct origin){.by = SEEN_TOLD, .until_us = core_now_us() + SEEN_US}, out);
         if (err == 0)
             inode_set_changed(fs->inodes, n.dir, attr_now_ns());
         name_fini(fs, &n);

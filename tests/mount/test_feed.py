@@ -13,6 +13,7 @@ from kvtest import Claims, Cluster, eq, soon, wait_until
 
 SHOWS_LIMIT_S = 5  # typically some milliseconds
 N = 300
+MANY = 900  # a page of a listing, but more than the kernel asks for at once
 ROUNDS = int(os.environ.get("FEED_ROUNDS", 400))
 
 
@@ -131,6 +132,20 @@ with Claims() as t, Cluster(base_port=21200) as c:
 
     with t.claim(f"through two mounts each of {ROUNDS} opens after a close sees it, size and contents"):
         hammer(c, a, b, ROUNDS)
+
+    with t.claim("an open of what a directory under way names sees the close before it"):
+        os.mkdir(a / "many")
+        for i in range(MANY):
+            c.http("PUT", f"/kv/many/f{i:03}", b"")
+        keeps(c, b, "many/f000")
+        with os.scandir(b / "many") as entries:
+            got = b""
+            for entry in entries:
+                if entry.name == "f000":
+                    (a / f"many/f{MANY - 1}").write_bytes(b"written meanwhile")
+                elif entry.name == f"f{MANY - 1}":
+                    got = pathlib.Path(entry.path).read_bytes()
+        eq(got, b"written meanwhile")
 
     with t.claim("who opens with O_EXCL, makes or removes a directory is told how things are, not how they were"):
         for i in range(40):

@@ -775,10 +775,50 @@ static void an_open_file_follows_what_only_grows_and_nothing_else(void **state)
     world_free(w);
 }
 
+/* Reads the directory as `ls` does: each entry is told to the kernel. *d stays open. */
+static void list_for_kernel(struct world *w, struct caller *who, struct dir_handle *d)
+{
+    struct fs_dirent e = {.next_off = 0};
+    struct fs_entry told;
+
+    while (fs_readdir(w->fs, who, d, e.next_off, true, &e) > 0) {
+        if (!e.dots)
+            assert_int_equal(fs_readdir_remember(w->fs, who, d, &told), 0);
+    }
+}
+
+static void an_open_after_a_listing_asks_the_cluster(void **state)
+{
+    struct world *w = world_new();
+    struct dir_handle *d;
+    struct fs_entry e;
+    struct handle *h;
+    struct caller who;
+    unsigned n;
+
+    (void)state;
+    caller_begin(w->callers, CALL_NONE, 10, 20, 77, &who);
+    fake_cluster_put(w->cluster, "d/f", "");
+    assert_int_equal(fs_lookup(w->fs, &who, 1, "d", &e), 0);
+    assert_int_equal(fs_opendir(w->fs, &who, e.id, &d), 0);
+    list_for_kernel(w, &who, d);
+    fake_cluster_put(w->cluster, "d/f", "stored meanwhile");
+    n = fake_cluster_n_calls(w->cluster);
+    assert_int_equal(fs_lookup(w->fs, &who, e.id, "f", &e), 0);
+    assert_int_equal(fake_cluster_n_calls(w->cluster), n); /* the entry served it */
+    assert_int_equal(fs_open(w->fs, &who, e.id, O_RDONLY, &h), 0);
+    assert_reads(w, h, "stored meanwhile");
+    assert_int_equal(fs_release(w->fs, &who, h), 0);
+    fs_releasedir(w->fs, d);
+    caller_end(&who);
+    world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_open_file_follows_what_only_grows_and_nothing_else),
+        cmocka_unit_test(an_open_after_a_listing_asks_the_cluster),
         cmocka_unit_test(an_overwrite_leaves_the_old_or_the_new_value_after_any_failure),
         cmocka_unit_test(a_read_gives_the_value_or_the_clusters_error),
         cmocka_unit_test(a_listing_is_whole_or_an_error),

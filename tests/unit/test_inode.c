@@ -176,14 +176,44 @@ static void what_was_seen_serves_its_caller_once_and_in_time(void **state)
     struct inode *in = inode_get(t, look_up(t, "a", &a_file));
     struct found found;
 
-    inode_set_seen(t, in, 42, 1000, false, &a_file);
-    assert_false(inode_take_seen(t, in, 43, 10, false, &found));
-    inode_set_seen(t, in, 42, 1000, false, &a_file);
-    assert_false(inode_take_seen(t, in, 42, 1000, false, &found));
-    inode_set_seen(t, in, 42, 1000, false, &a_file);
-    assert_true(inode_take_seen(t, in, 42, 999, false, &found));
+    inode_set_seen(t, in, 42, 1000, SEEN_ASKED, &a_file);
+    assert_false(inode_take_seen(t, in, 43, 10, SEEN_ASKED, &found));
+    inode_set_seen(t, in, 42, 1000, SEEN_ASKED, &a_file);
+    assert_false(inode_take_seen(t, in, 42, 1000, SEEN_ASKED, &found));
+    inode_set_seen(t, in, 42, 1000, SEEN_ASKED, &a_file);
+    assert_true(inode_take_seen(t, in, 42, 999, SEEN_ASKED, &found));
     assert_int_equal(found.meta.mode, S_IFREG | 0644);
-    assert_false(inode_take_seen(t, in, 42, 999, false, &found));
+    assert_false(inode_take_seen(t, in, 42, 999, SEEN_ASKED, &found));
+    inode_put(t, in);
+}
+
+/* Is the word that `by` left good for `want`? */
+static bool serves(struct inode_table *t, struct inode *in, enum seen_by by, enum seen_by want)
+{
+    struct found found;
+
+    inode_set_seen(t, in, 42, 1000, by, &a_file);
+    return inode_take_seen(t, in, 42, 10, want, &found);
+}
+
+static void only_who_asked_the_cluster_leaves_word_for_an_open(void **state)
+{
+    struct inode_table *t = *state;
+    struct inode *in = inode_get(t, look_up(t, "a", &a_file));
+    struct found found;
+
+    assert_true(serves(t, in, SEEN_ASKED, SEEN_ASKED));
+    assert_true(serves(t, in, SEEN_ASKED, SEEN_TOLD));
+    assert_false(serves(t, in, SEEN_ASKED, SEEN_LISTED));
+    assert_false(serves(t, in, SEEN_TOLD, SEEN_ASKED));
+    assert_true(serves(t, in, SEEN_TOLD, SEEN_TOLD));
+    assert_false(serves(t, in, SEEN_TOLD, SEEN_LISTED));
+    assert_false(serves(t, in, SEEN_LISTED, SEEN_ASKED));
+    assert_false(serves(t, in, SEEN_LISTED, SEEN_TOLD));
+    assert_true(serves(t, in, SEEN_LISTED, SEEN_LISTED));
+    inode_set_seen(t, in, 42, 1000, SEEN_LISTED, &a_file);
+    inode_drop_listed(t, in->id);
+    assert_false(inode_take_seen(t, in, 42, 10, SEEN_LISTED, &found));
     inode_put(t, in);
 }
 
@@ -229,6 +259,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_was_made_here_is_not_what_had_the_name_before, fixture,
                                         unfixture),
         cmocka_unit_test_setup_teardown(what_was_seen_serves_its_caller_once_and_in_time, fixture,
+                                        unfixture),
+        cmocka_unit_test_setup_teardown(only_who_asked_the_cluster_leaves_word_for_an_open, fixture,
                                         unfixture),
         cmocka_unit_test_setup_teardown(thousands_are_found_by_id_and_key, fixture, unfixture),
     };
