@@ -312,7 +312,7 @@ static void comparison_begin(struct comparison *c)
     const struct digests *d = replica_digests(c->part->opts->replica);
 
     repair_reindex(c->part);
-    if (d == NULL || replica_recovering(c->part->opts->replica)) {
+    if (d == NULL || !replica_votes(c->part->opts->replica)) {
         comparison_fail(c);
         return;
     }

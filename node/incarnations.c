@@ -24,7 +24,7 @@ enum wholeness {
 
 struct incarnations {
     struct incarnations_opts opts;
-    _Atomic bool recovering;
+    _Atomic bool recovering, superseded;
     pthread_mutex_t lock; /* around changes */
     /* By node index. Of the others durable as "known", and "founders"; 0: none. */
     _Atomic uint64_t *newest, *founders;
@@ -237,9 +237,24 @@ int incarnations_renew(struct incarnations *in, uint64_t than)
     int err;
 
     pthread_mutex_lock(&in->lock);
-    err = make_own(in, than > in->own ? than : in->own);
+    if (!in->recovering && than > in->own && !incarnations_siblings(than, in->own)) {
+        atomic_store(&in->superseded, true);
+        err = -ESTALE;
+    } else {
+        err = make_own(in, than > in->own ? than : in->own);
+    }
     pthread_mutex_unlock(&in->lock);
     return err;
+}
+
+bool incarnations_superseded(const struct incarnations *in)
+{
+    return atomic_load(&in->superseded);
+}
+
+bool incarnations_siblings(uint64_t a, uint64_t b)
+{
+    return a >> RANDOM_BITS == b >> RANDOM_BITS;
 }
 
 int incarnations_recovered(struct incarnations *in)

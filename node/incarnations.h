@@ -46,8 +46,25 @@ struct founder {
 
 /* Is this store not whole yet? Any thread, never blocks. */
 bool incarnations_recovering(const struct incarnations *in);
-/* Another one for this store, above `than`; it stays as whole as it was. -ERANGE: there is none. */
+/*
+ * Another one for this store, above `than`, which others know of this node. -ERANGE: there is none.
+ * -ESTALE: this store is whole, and `than` is of a later one (see incarnations_siblings()): this
+ * one is superseded from now until the process ends.
+ */
 int incarnations_renew(struct incarnations *in, uint64_t than);
+/* Any thread, never blocks. */
+bool incarnations_superseded(const struct incarnations *in);
+/*
+ * Of two lives of one node made in the same microsecond at most one ever voted. For a life votes
+ * only when a majority of the others (or all, where that is fewer) have stored its incarnation and
+ * answered. The next one asks as many, so it hears of each that voted before it, and is of a later
+ * microsecond than those: its clock went on meanwhile, or, where it was set back, it renewed. (But
+ * for a clock that was set back to the very microsecond in which a life that voted was made.)
+ *
+ * So a life that votes may rise above a sibling. Above another that is higher it may not: that one
+ * may have voted, and acknowledged what this store does not have.
+ */
+bool incarnations_siblings(uint64_t a, uint64_t b);
 /* Durably: the store is whole from now on. */
 int incarnations_recovered(struct incarnations *in);
 /* The same, of a new cluster: it remembers with whom it began. */

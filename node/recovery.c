@@ -9,6 +9,7 @@
  *             parallel. When one of the others fails, back to asking: the keys that were copied
  *             stay, and copying goes on behind the last one.
  *   done      the floor is stored, and it votes.
+ *   superseded  it voted, and hears that there is a newer store of this node: it votes no more.
  *
  * What must never be: that it votes while a record that a majority had accepted, this node's lost
  * copy counted in, is known to no majority without it.
@@ -31,7 +32,7 @@
 #define TELL_AFTER_US 2000000u /* nodes that start together wait for a moment */
 #define STUCK_TRIES 3u         /* of one key, before people are told */
 
-enum phase { ASKING, COPYING, DONE };
+enum phase { ASKING, COPYING, DONE, SUPERSEDED };
 
 struct recovery {
     const struct repair_part *part;
@@ -455,7 +456,7 @@ static void recovery_look(struct recovery *rc)
     uint64_t now = repair_now_us(rc->part);
     struct verdict v = census_verdict(&rc->census);
 
-    if (rc->phase == DONE || rc->part->work->stopped)
+    if (rc->phase == DONE || rc->phase == SUPERSEDED || rc->part->work->stopped)
         return;
     if (!rc->waits) {
         rc->waits = true;
@@ -504,31 +505,55 @@ static uint64_t known_as(const struct recovery *rc, const struct answer *a)
     return 0;
 }
 
+/* The data directory of an earlier life was started again, or the process of one still runs. */
+static void recovery_superseded(struct recovery *rc, unsigned told_by)
+{
+    struct buf text = {0};
+
+    buf_addf(&text,
+             "a newer store of this node is known to %s: this data directory is out of date;"
+             " start the node with the newer one, or with an empty one",
+             repair_node_name(rc->part, told_by));
+    set_text(rc->waits_for, sizeof(rc->waits_for), &text);
+    buf_fini(&text);
+    rc->phase = SUPERSEDED;
+    repair_timer_clear(rc->part, &rc->timer);
+    log_event(LOG_LEVEL_ERROR, "superseded", "reason=%s",
+              log_quote(rc->waits_for, strlen(rc->waits_for)));
+    rc->part->changed(rc->part->arg);
+}
+
 /*
- * An earlier life of this node called itself by a higher number: this one must stand above it, or
- * answers given in the earlier one would count, and its own would not. What the others know is void
- * then. It may happen to a node that votes: a life that ended before it voted can have told one of
- * the others, which was not asked until the next life did. Its records and promises stay, so what
- * it answered stays true under whatever number.
+ * Another life of this node called itself by a higher number. While this one recovers, that was an
+ * earlier one, whose clock was ahead: this one must stand above it, or answers given in the earlier
+ * one would count, and its own would not. What the others know is void then.
+ *
+ * One that votes rises above a sibling only, which told someone who was not asked until now, and
+ * ended before it voted (incarnations_siblings()). Its records and promises stay, so what it
+ * answered stays true under whatever number.
  */
-static int recovery_renew(struct recovery *rc, uint64_t than)
+static void recovery_renew(struct recovery *rc, uint64_t than, unsigned told_by)
 {
     int err = replica_renew(opts_of(rc)->replica, than);
 
+    if (err == -ESTALE) {
+        recovery_superseded(rc, told_by);
+        return;
+    }
     if (err != 0) {
         tell_failure(rc, "cannot take a new incarnation", err);
-        return err;
+        return;
     }
-    log_event(LOG_LEVEL_WARN, "incarnation-renewed",
-              "reason=\"an earlier life's clock was ahead\"");
+    log_event(LOG_LEVEL_WARN, "incarnation-renewed", "reason=\"%s\"",
+              rc->phase == DONE ? "an earlier life was made in the same microsecond"
+                                : "an earlier life's clock was ahead");
     if (rc->phase == DONE)
-        return 0;
+        return;
     for (unsigned i = 0; i < ring_n_nodes(opts_of(rc)->ring); i++)
         rc->census.citizens[i].heard = false;
     rc->phase = ASKING;
     rc->waits = false;
     merge_close(rc);
-    return 0;
 }
 
 static void citizen_heard(struct recovery *rc, struct citizen *z, const struct answer *a)
@@ -546,8 +571,8 @@ static void hear_of_others(struct recovery *rc, unsigned node, const struct hell
     struct citizen *z = &rc->census.citizens[node];
     uint64_t known = res->err == 0 ? known_as(rc, &res->answer) : 0;
 
-    if (known > replica_incarnation(opts_of(rc)->replica))
-        (void)recovery_renew(rc, known);
+    if (known > replica_incarnation(opts_of(rc)->replica) && rc->phase != SUPERSEDED)
+        recovery_renew(rc, known, node);
     z->asked = true;
     z->err = res->err;
     if (res->err == 0)

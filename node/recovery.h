@@ -15,7 +15,10 @@ int recovery_new(const struct repair_part *part, void (*done)(void *arg), void *
 void recovery_free(struct recovery *rc); /* NULL is allowed */
 void recovery_stop(struct recovery *rc); /* cancels; the work ends soon */
 
-/* A result of the prober, of this node itself too. Once done, it only watches the incarnation. */
+/*
+ * A result of the prober, of this node itself too. Once done, it only watches the incarnation: who
+ * hears of a later store of this node stops voting, and recovery_is_done() is false again.
+ */
 void recovery_on_hello(struct recovery *rc, unsigned node, const struct hello_result *res);
 
 bool recovery_is_done(const struct recovery *rc);

@@ -59,9 +59,9 @@ uint64_t repair_old_counter(const struct repair *rp);
 
 /* For /status. Any thread. */
 struct repair_progress {
-    bool recovering;
+    bool recovering;          /* or superseded: it does not vote */
     uint64_t n_found, n_done; /* keys of a recovery under way; later: of the last one */
-    char waits_for[200];      /* a recovery: whom for, and why; empty: nobody */
+    char waits_for[200];      /* recovering: whom for, and why (superseded: what to do); or empty */
     uint64_t n_compared;      /* comparisons with peers that ended */
     uint64_t n_behind;        /* keys found to differ, waiting or under way now */
     uint64_t n_mended, n_healed, n_dropped; /* since the start */

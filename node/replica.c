@@ -85,6 +85,16 @@ bool replica_recovering(const struct replica *r)
     return incarnations_recovering(r->incarnations);
 }
 
+bool replica_superseded(const struct replica *r)
+{
+    return incarnations_superseded(r->incarnations);
+}
+
+bool replica_votes(const struct replica *r)
+{
+    return !replica_recovering(r) && !replica_superseded(r);
+}
+
 int replica_renew(struct replica *r, uint64_t than)
 {
     return incarnations_renew(r->incarnations, than);
@@ -262,6 +272,8 @@ static int hello_stats(struct replica *r, struct answer *a)
     a->n_keys = stats.n_keys;
     if (replica_recovering(r))
         a->n_keys = empty ? 0 : stats.n_keys > 0 ? stats.n_keys : 1;
+    else if (replica_superseded(r) && a->n_keys == 0)
+        a->n_keys = 1; /* that it has none would mean that this node never had */
     return 0;
 }
 
@@ -286,7 +298,7 @@ static int hello(struct replica_request *rq, struct reply *out)
      * sender's new life, and what was promised until then is below this floor.
      */
     a.floor = promises_floor(r->promises);
-    if (replica_recovering(r))
+    if (!replica_votes(r))
         a.recovering = NODE_RECOVERING;
     else if (of_peer && incarnations_cofounder(r->incarnations, m->node, m->incarnation))
         a.recovering = NODE_COFOUNDER;
@@ -330,7 +342,7 @@ int replica_peek(struct replica *r, struct span key, struct record_copy *rec, st
         err = -EBADE;
     if (err == 0 && !ring_is_replica(r->opts.ring, key, r->opts.self))
         err = -EREMCHG;
-    if (err == 0 && replica_recovering(r))
+    if (err == 0 && !replica_votes(r))
         err = -EAGAIN;
     if (err == 0)
         err = present_load(r, key, true, &p);

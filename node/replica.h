@@ -67,11 +67,19 @@ uint64_t replica_incarnation(const struct replica *r);
 
 /* --- recovery: blocks on the disk, a few times in the life of a store ---------------- */
 
-bool replica_recovering(const struct replica *r); /* never blocks */
+bool replica_recovering(const struct replica *r); /* never blocks, as are the next two */
 /*
- * A new incarnation, recovering or not: numerically above `than`, which others know of an earlier
- * life of this node (whose clock was ahead). What they learned of the present one is void.
- * -ERANGE: there is none; else what the store says.
+ * A newer store of this node is known to others: this one was whole once, and is out of date. Until
+ * it is closed it answers 503 to all but HELLO. (Opened again, it votes until it hears so again; in
+ * vain, for in every majority someone knows of the newer incarnation, and names it.)
+ */
+bool replica_superseded(const struct replica *r);
+/* Neither recovering nor superseded: what it answers counts. */
+bool replica_votes(const struct replica *r);
+/*
+ * A new incarnation: numerically above `than`, which others know of another life of this node. What
+ * they learned of the present one is void. -ESTALE: it is superseded by that one, from now on
+ * (incarnations_siblings()); -ERANGE: there is none; else what the store says.
  */
 int replica_renew(struct replica *r, uint64_t than);
 /* These two: -EINVAL when it is not recovering; else what the store says. */
@@ -175,8 +183,8 @@ void replica_abort(struct replica_request *rq);
 
 /*
  * This node's own copy, for GET /replica/{key} (people, tests): 0 with rec.version none where it
- * has none; -EREMCHG, -EBADE (its data is of another ring), -EBADMSG, -EAGAIN (recovering: what it
- * has says nothing), ... value: its bytes alone, without a head, for reply_read().
+ * has none; -EREMCHG, -EBADE (its data is of another ring), -EBADMSG, -EAGAIN (it does not vote:
+ * what it has says nothing), ... value: its bytes alone, without a head, for reply_read().
  */
 int replica_peek(struct replica *r, struct span key, struct record_copy *rec, struct reply *value);
 

@@ -105,6 +105,8 @@ static int check_head(struct replica_request *rq)
     /* A peek asks all nodes what is below the key; of the key itself, others know nothing. */
     if (of_key && !(m->flags & MSG_PEEK) && !ring_is_replica(opts->ring, m->key, opts->self))
         return request_fail(rq, -EREMCHG, "this node is no replica of the key");
+    if (replica_superseded(rq->r) && m->kind != MSG_HELLO)
+        return request_fail(rq, -EAGAIN, "superseded: there is a newer store of this node");
     if (replica_recovering(rq->r) && !is_for_recovering(rq))
         return request_fail(rq, -EAGAIN, "recovering: this node does not have its records yet");
     if ((m->kind == MSG_PREPARE || m->kind == MSG_DROP) && check_ballot(rq, m->ballot) < 0)

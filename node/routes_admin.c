@@ -62,13 +62,17 @@ static void add_grouped(struct buf *out, uint64_t n)
     }
 }
 
-static void reply_recovering(struct service *s, struct exchange *x)
+static void reply_no_vote(struct service *s, struct exchange *x)
 {
     struct repair_progress p;
     struct scrub_progress scrub;
     struct buf text = {0};
 
     upkeep_get(s->upkeep, &p, &scrub);
+    if (replica_superseded(s->replica)) {
+        reply_problem(x, 503, "superseded: %s", p.waits_for);
+        return;
+    }
     buf_add_str(&text, "recovering: ");
     add_grouped(&text, p.n_done);
     buf_add_str(&text, " of ");
@@ -100,8 +104,8 @@ struct task *health_begin(struct service *s, struct exchange *x, struct span res
         reply_problem(x, 503, "the store does not work: %s", explain_store(err));
         return NULL;
     }
-    if (s->replica != NULL && replica_recovering(s->replica)) {
-        reply_recovering(s, x);
+    if (s->replica != NULL && !replica_votes(s->replica)) {
+        reply_no_vote(s, x);
         return NULL;
     }
     json_begin(&j, '{');
@@ -140,7 +144,7 @@ static void add_self(struct json *j, struct service *s)
     }
     peers_json_hex(j, "incarnation", replica_incarnation(s->replica));
     json_key(j, "recovering");
-    json_bool(j, replica_recovering(s->replica) ||
+    json_bool(j, !replica_votes(s->replica) ||
                      health_get(cluster_health(s->cluster), s->self).recovering);
     if (s->store->ops->stats(s->store, &st) != 0)
         return;

@@ -169,7 +169,9 @@ static void peek_end(struct task *t)
         reply_not_here(s, t->x, key);
     } else if (err != 0) {
         reply_problem(t->x, status_from_errno(err), "this node's copy cannot be read: %s",
-                      err == -EAGAIN ? "recovering" : strerror(-err));
+                      err != -EAGAIN                   ? strerror(-err)
+                      : replica_superseded(s->replica) ? "superseded"
+                                                       : "recovering");
     } else if (!record_is_live(&rec.rec)) {
         reply_problem(t->x, 404, "this node has no copy of that key");
     } else {

@@ -117,7 +117,7 @@ static void self_state(void *arg, uint64_t *incarnation, uint8_t *state)
     const struct upkeep *up = arg;
 
     *incarnation = replica_incarnation(up->replica);
-    *state = replica_recovering(up->replica) ? NODE_RECOVERING : NODE_WHOLE;
+    *state = replica_votes(up->replica) ? NODE_WHOLE : NODE_RECOVERING;
 }
 
 /* A peer has said hello: what it is now must be known here, durably. */

@@ -219,7 +219,7 @@ void sim_node_freeze(struct sim_node *n, uint64_t until_us);
 /* All its data is gone. Only while it is down, as: */
 void sim_node_wipe(struct sim_node *n);
 void sim_node_lose_power(struct sim_node *n);
-bool sim_node_recovering(const struct sim_node *n); /* or has yet to begin with it */
+bool sim_node_recovering(const struct sim_node *n); /* or yet to begin with it, or superseded */
 /*
  * Handles one request of a client. 0 and the bytes of its answer, or -ECONNRESET. It is up and not
  * frozen.

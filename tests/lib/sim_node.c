@@ -19,7 +19,7 @@ static void self_state(void *arg, uint64_t *incarnation, uint8_t *state)
     const struct sim_node *n = arg;
 
     *incarnation = replica_incarnation(n->replica);
-    *state = replica_recovering(n->replica) ? NODE_RECOVERING : NODE_WHOLE;
+    *state = replica_votes(n->replica) ? NODE_WHOLE : NODE_RECOVERING;
 }
 
 static void on_hello(void *arg, unsigned node, const struct hello_result *res)
@@ -326,7 +326,7 @@ void sim_node_lose_power(struct sim_node *n)
 
 bool sim_node_recovering(const struct sim_node *n)
 {
-    return n->replica != NULL ? replica_recovering(n->replica) : n->outdated;
+    return n->replica != NULL ? !replica_votes(n->replica) : n->outdated;
 }
 
 /* --- serving --------------------------------------------------------------------------------- */

@@ -242,6 +242,35 @@ def larger(t):
             assert 20 < n < 100 and c.repair(4)["keys_recovered"] == n, (n, c.repair(4))
 
 
+def outdated(t):
+    """A node that recovered on an empty directory is started on its old one again."""
+    with Cluster(2, BASE + 40, rf=2) as c:
+        put(c, "k", b"old")
+        c.kill9(1)
+        aside = c.data_dir(1).with_name("aside")
+        c.data_dir(1).rename(aside)
+        c.start(1)
+        put(c, "k", b"new")
+        c.kill9(1)
+        newer = c.data_dir(1).with_name("newer")
+        c.data_dir(1).rename(newer)
+        aside.rename(c.data_dir(1))
+        c.start(1, wait=False)
+        with t.claim("a node that is started on an out of date directory does not vote, and says what to do"):
+            wait_until(lambda: "superseded: a newer store of this node is known to node-2" in health(c, 1)[1], 20, "503")
+            eq(health(c, 1)[0], 503)
+            assert "newer" in c.repair(1)["waits_for"], c.repair(1)
+            eq(c.http("GET", "/replica/k", node=1).status, 503)
+            eq(c.http("GET", "/kv/k", node=1).status, 503)
+            eq(c.log(1).count(" superseded "), 1)
+        c.kill9(1)
+        c.wipe(1)
+        newer.rename(c.data_dir(1))
+        c.start(1)
+        with t.claim("on the newer one it goes on"):
+            eq(c.http("GET", "/kv/k", node=1).body, b"new")
+
+
 with Claims() as t:
     fresh(t)
     with Cluster(3, BASE + 5) as c:
@@ -250,5 +279,6 @@ with Claims() as t:
         # It gives the others ten seconds to appear.
         pair(t)
         single(t)
+        outdated(t)
         larger(t)
         loss_accepted(t, c)

@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -223,27 +224,121 @@ static void a_cluster_that_lost_its_majority_waits_and_does_not_lie(void **state
     workload_fini(&w);
 }
 
-/*
- * An earlier life of node 0 that ended before it voted, told to node 1 only now: clients throw node
- * 0's answers away until it stands above that, and who recovers meanwhile would wait for ever.
- */
-static void a_node_that_votes_rises_above_an_earlier_life_of_its_own(void **state)
-{
-    struct sim *s = calm_cluster(11);
-    struct err why;
-    uint64_t earlier = replica_incarnation(s->nodes[0].replica) + (UINT64_C(1) << 20);
+/* --- two lives of one node ------------------------------------------------------------------- */
 
-    (void)state;
-    assert_int_equal(replica_learn(s->nodes[1].replica, 0, earlier), 0);
-    sim_node_crash(&s->nodes[2], 1000);
-    sim_node_wipe(&s->nodes[2]);
+static void run_until_same(struct sim *s)
+{
+    struct err why;
+
     for (unsigned i = 0; i < 60 && !sim_converged(s, &why); i++)
         sim_run(s, SECOND_US);
-    assert_string_equal(why.msg, "");
-    assert_true(replica_incarnation(s->nodes[0].replica) > earlier);
-    assert_false(sim_node_recovering(&s->nodes[0]));
-    assert_false(sim_node_recovering(&s->nodes[2]));
+    assert_true(sim_converged(s, &why));
+}
+
+/*
+ * A life of node 0 that ended before it voted, told to node 1 only now: clients throw node 0's
+ * answers away until it stands above that, and who recovers meanwhile would wait for ever.
+ */
+static void a_node_that_votes_rises_above_a_life_of_the_same_microsecond(void **state)
+{
+    struct sim *s = calm_cluster(11);
+    uint64_t own = replica_incarnation(s->nodes[0].replica), sibling = own + 2;
+
+    (void)state;
+    assert_true(incarnations_siblings(own, sibling));
+    assert_int_equal(replica_learn(s->nodes[1].replica, 0, sibling), 0);
+    sim_node_crash(&s->nodes[2], 1000);
+    sim_node_wipe(&s->nodes[2]);
+    run_until_same(s);
+    assert_true(replica_incarnation(s->nodes[0].replica) > sibling);
+    assert_true(replica_votes(s->nodes[0].replica));
+    assert_true(replica_votes(s->nodes[2].replica));
     sim_free(s);
+}
+
+static int edit(void *ctx, const struct record *cur, struct value cur_value, struct draft *next)
+{
+    (void)cur, (void)cur_value;
+    return value_copy(span_str(ctx), &next->value);
+}
+
+static void on_written(void *arg, struct write_result *res)
+{
+    struct asked *a = arg;
+
+    a->err = res->err;
+    a->n_left--;
+}
+
+static void store(struct sim *s, struct sim_client *cl, struct span key, const char *value)
+{
+    struct write_args args = {.key = key, .edit = edit, .ctx = (void *)(uintptr_t)value};
+    struct asked a = {.n_left = 1};
+
+    assert_non_null(client_write(cl->client, &args, on_written, &a));
+    while (a.n_left > 0)
+        sim_step(s);
+    assert_int_equal(a.err, 0);
+}
+
+static void swap_disks(struct sim_node *n, struct sim_disk **other)
+{
+    struct sim_disk *d = n->disk;
+
+    sim_node_crash(n, 1000 * SECOND_US);
+    n->disk = *other;
+    *other = d;
+}
+
+/*
+ * Node 0 has recovered on an empty disk, and acknowledged a key with node 1; then it is started on
+ * its first disk again. With node 2, which does not have the key either, it would be a majority.
+ */
+static void a_node_that_was_started_on_its_old_disk_does_not_vote(void **state)
+{
+    struct sim *s = calm_cluster(13);
+    struct sim_client *cl = sim_client_start(s, 5000);
+    struct span key = span_str("key"), other_key = span_str("other");
+    struct sim_disk *disk = sim_disk_new(s);
+    struct repair_progress p;
+
+    (void)state;
+    sim_use_key(s, key);
+    sim_use_key(s, other_key);
+    sim_run(s, SECOND_US);
+    swap_disks(&s->nodes[0], &disk);
+    sim_node_start(&s->nodes[0]);
+    run_until_same(s);
+    sim_node_crash(&s->nodes[2], 1000 * SECOND_US);
+    sim_run(s, SECOND_US);
+    store(s, cl, key, "acknowledged");
+
+    swap_disks(&s->nodes[0], &disk);
+    sim_node_start(&s->nodes[0]);
+    sim_run(s, 3 * SECOND_US);
+    sim_node_crash(&s->nodes[1], 1000 * SECOND_US);
+    sim_node_start(&s->nodes[2]);
+    sim_run(s, 3 * SECOND_US);
+    assert_true(replica_superseded(s->nodes[0].replica));
+    repair_get_progress(s->nodes[0].repair, &p);
+    assert_true(p.recovering);
+    assert_non_null(strstr(p.waits_for, "newer store of this node is known to node-02"));
+    assert_non_null(strstr(p.waits_for, "out of date; start the node with the newer one"));
+    assert_non_null(strstr(p.waits_for, "or with an empty one"));
+    assert_int_equal(ask(s, cl, key).err, -EHOSTDOWN); /* and not: there is none */
+
+    sim_node_start(&s->nodes[1]);
+    sim_run(s, 3 * SECOND_US);
+    assert_true(ask(s, cl, key).live);
+    store(s, cl, other_key, "the others go on");
+    assert_false(replica_votes(s->nodes[0].replica));
+
+    swap_disks(&s->nodes[0], &disk); /* as it is told to do */
+    sim_node_start(&s->nodes[0]);
+    run_until_same(s);
+    assert_true(ask(s, cl, key).live);
+    sim_free(s);
+    sim_disk_free(disk);
 }
 
 static void new_nodes_begin_by_themselves(void **state)
@@ -286,7 +381,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(without_trouble_every_operation_succeeds),
         cmocka_unit_test(with_one_node_of_three_losing_all_every_operation_succeeds),
         cmocka_unit_test(a_cluster_that_lost_its_majority_waits_and_does_not_lie),
-        cmocka_unit_test(a_node_that_votes_rises_above_an_earlier_life_of_its_own),
+        cmocka_unit_test(a_node_that_votes_rises_above_a_life_of_the_same_microsecond),
+        cmocka_unit_test(a_node_that_was_started_on_its_old_disk_does_not_vote),
         cmocka_unit_test(new_nodes_begin_by_themselves),
     };
 

@@ -56,14 +56,14 @@ static uint8_t state_told(struct rig *f, uint32_t node, uint64_t incarnation)
     return told;
 }
 
-static void assert_refused_as_recovering(struct rig *f, const struct message *m)
+static void assert_refused_as(struct rig *f, const struct message *m, const char *word)
 {
     struct got g = {0};
 
     rig_send(f, m, (struct span){0}, &g);
     assert_int_equal(g.a.kind, ANS_ERROR);
     assert_int_equal(g.status, 503);
-    assert_non_null(memmem(g.a.text.data, g.a.text.len, "recovering", 10));
+    assert_non_null(memmem(g.a.text.data, g.a.text.len, word, strlen(word)));
     got_fini(&g);
 }
 
@@ -77,13 +77,10 @@ static struct message keys_of(struct rig *f, uint32_t node)
 
 /* --- a new store ---------------------------------------------------------------------- */
 
-static void a_new_store_answers_nothing_but_hello(void **state)
+static void assert_refuses_all_but_hello(struct rig *f, const char *word)
 {
     static const enum message_kind kinds[] = {MSG_PREPARE, MSG_ACCEPT, MSG_READ,
                                               MSG_LIST,    MSG_DIGEST, MSG_DROP};
-    struct rig *f = *state;
-    struct record_copy rec = {0};
-    struct reply value = REPLY_NONE;
     struct message m;
 
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
@@ -93,10 +90,19 @@ static void a_new_store_answers_nothing_but_hello(void **state)
         m.ballot = rig_ballot(10);
         m.record = (struct record){.version = rig_ballot(10), .flags = RECORD_TOMBSTONE};
         m.node = 1;
-        assert_refused_as_recovering(f, &m);
+        assert_refused_as(f, &m, word);
     }
     m = keys_of(f, 1);
-    assert_refused_as_recovering(f, &m);
+    assert_refused_as(f, &m, word);
+}
+
+static void a_new_store_answers_nothing_but_hello(void **state)
+{
+    struct rig *f = *state;
+    struct record_copy rec = {0};
+    struct reply value = REPLY_NONE;
+
+    assert_refuses_all_but_hello(f, "recovering");
     assert_int_equal(replica_peek(f->r, span_str("k"), &rec, &value), -EAGAIN);
     assert_int_equal(state_told(f, MESSAGE_NODE_NONE, 0), NODE_RECOVERING);
 }
@@ -267,19 +273,44 @@ static void a_renewed_incarnation_is_above_what_others_know_and_stays(void **sta
     assert_int_equal(replica_found(f->r, NULL, 0), 0);
 }
 
-static void a_node_that_votes_renews_its_incarnation_and_stays_whole(void **state)
+static void a_node_that_votes_rises_above_a_sibling_and_stays_whole(void **state)
 {
     struct rig *f = *state;
-    uint64_t than = replica_incarnation(f->r) + (UINT64_C(1) << 40), renewed;
+    uint64_t own = replica_incarnation(f->r), sibling = own + 2, renewed;
 
+    assert_true(incarnations_siblings(own, sibling));
     assert_int_equal(replica_found(f->r, NULL, 0), 0);
-    assert_int_equal(replica_renew(f->r, than), 0);
+    assert_int_equal(replica_renew(f->r, sibling), 0);
     renewed = replica_incarnation(f->r);
-    assert_true(renewed > than);
-    assert_false(replica_recovering(f->r));
+    assert_true(renewed > sibling);
+    assert_false(incarnations_siblings(renewed, sibling));
+    assert_true(replica_votes(f->r));
     rig_restart(f);
     assert_true(replica_incarnation(f->r) == renewed);
-    assert_false(replica_recovering(f->r));
+    assert_true(replica_votes(f->r));
+}
+
+static void a_node_that_votes_is_superseded_by_a_later_life(void **state)
+{
+    struct rig *f = *state;
+    uint64_t own = replica_incarnation(f->r), later = own + (UINT64_C(1) << 12);
+    struct record_copy rec = {0};
+    struct reply value = REPLY_NONE;
+    struct got g = {0};
+
+    assert_int_equal(replica_found(f->r, NULL, 0), 0);
+    assert_int_equal(replica_renew(f->r, later), -ESTALE);
+    assert_true(replica_superseded(f->r));
+    assert_false(replica_votes(f->r));
+    assert_true(replica_incarnation(f->r) == own);
+    assert_refuses_all_but_hello(f, "superseded");
+    assert_int_equal(rig_restore(f, "k", 10, "x", &g), ANS_ERROR);
+    assert_int_equal(replica_peek(f->r, span_str("k"), &rec, &value), -EAGAIN);
+    /* Who recovers must not take it for one that never had anything. */
+    rig_hello(f, MESSAGE_NODE_NONE, 0, &g);
+    assert_int_equal(g.a.recovering, NODE_RECOVERING);
+    assert_int_equal(g.a.n_keys, 1);
+    got_fini(&g);
 }
 
 static struct rig *hooked;
@@ -494,7 +525,8 @@ int main(void)
         TEST(a_distrusted_store_keeps_its_records_and_tells_them_to_itself),
         TEST(that_it_is_empty_is_no_estimate),
         TEST(a_renewed_incarnation_is_above_what_others_know_and_stays),
-        TEST(a_node_that_votes_renews_its_incarnation_and_stays_whole),
+        TEST(a_node_that_votes_rises_above_a_sibling_and_stays_whole),
+        TEST(a_node_that_votes_is_superseded_by_a_later_life),
         TEST(the_floor_told_is_above_all_promised_before_the_new_life_was_known),
         TEST(what_is_restored_replaces_the_older_and_never_the_newer),
         TEST(what_is_restored_is_stored_below_the_floor),
