@@ -103,20 +103,23 @@ static struct inode *inode_of(struct follow *f, struct span key)
     return inode_find(f->inodes, key, ends_in_slash(key) ? INODE_DIR : INODE_FILE);
 }
 
-/* Is the version already part of what this mount has read or written? */
-static bool is_known(struct follow *f, const struct change *c, uint64_t hash)
+/* Has this mount written that version, or a later one? Then follow_wrote() has dropped all that it
+ * touches. */
+static bool is_own(struct follow *f, const struct change *c, uint64_t hash)
 {
     const struct own *own = &f->own[hash % OWN_SLOTS];
-    struct inode *in = inode_of(f, c->key);
-    bool known;
+    bool is;
 
     pthread_mutex_lock(&f->lock);
-    known = own->hash == hash && ballot_cmp(c->version, own->version) <= 0;
-    if (in != NULL && !known)
-        known = ballot_cmp(c->version, kept_locked(in, hash)->found.version) <= 0;
+    is = own->hash == hash && ballot_cmp(c->version, own->version) <= 0;
     pthread_mutex_unlock(&f->lock);
-    inode_put(f->inodes, in);
-    return known;
+    return is;
+}
+
+/* Is what was read of the key as new? (What was read of its directory may be older all the same.) */
+static bool is_seen(const struct kept *k, const struct change *c)
+{
+    return !c->own && ballot_cmp(c->version, k->found.version) <= 0;
 }
 
 /* Before the inode is looked for: who fills it meanwhile must see that its mark no longer holds. */
@@ -151,6 +154,7 @@ static void change_key(struct follow *f, const struct change *c, uint64_t hash)
 {
     struct inode *in;
     struct kept *k;
+    bool seen;
 
     count(f, hash);
     if (!ends_in_slash(c->key))
@@ -160,12 +164,16 @@ static void change_key(struct follow *f, const struct change *c, uint64_t hash)
         return;
     pthread_mutex_lock(&f->lock);
     k = kept_locked(in, hash);
-    k->epoch = 0;
-    k->told = ballot_max(k->told, c->version);
+    seen = is_seen(k, c);
+    if (!seen) {
+        k->epoch = 0;
+        k->told = ballot_max(k->told, c->version);
+    }
     pthread_mutex_unlock(&f->lock);
-    if (c->deleted && in->kind == INODE_DIR)
+    if (!seen && c->deleted && in->kind == INODE_DIR)
         inode_lost_marker(f->inodes, in);
-    tell_kernel(f, c, in);
+    if (!seen)
+        tell_kernel(f, c, in);
     inode_put(f->inodes, in);
 }
 
@@ -234,7 +242,7 @@ void follow_changed(void *arg, struct span key, struct ballot version, enum feed
     struct change c = {.key = key, .version = version, .deleted = kind == FEED_DELETE};
     uint64_t hash = hash_xxh3(key);
 
-    if (!is_known(f, &c, hash))
+    if (!is_own(f, &c, hash))
         apply(f, &c, hash);
 }
 

@@ -443,6 +443,46 @@ static void a_page_under_way_during_a_change_is_not_kept(void **state)
     assert_false(has_page(w, "d/", ""));
 }
 
+/* A lookup or an open may see a version before the feed tells of it. */
+static void a_change_that_was_read_before_it_was_told_drops_the_listing_that_lacks_it(void **state)
+{
+    struct world *w = *state;
+    struct follow_mark mark;
+    struct inode *in, *top;
+
+    follow_live(w->follow, true);
+    top = keep(w, "d/", 0);
+    put_page(w, "d/", "", 100);
+    mark = mark_of(w, "d/");
+    in = keep(w, "d/x", 5);
+    w->n_forget = 0;
+    change(w, "d/x", 5);
+    assert_false(has_page(w, "d/", ""));
+    assert_false(follow_holds(w->follow, &mark));
+    assert_false(is_kept(w, top));
+    assert_true(is_kept(w, in)); /* which is as new */
+    assert_int_equal(w->n_forget, 1);
+    assert_int_equal(w->forgot, top->id);
+}
+
+static void a_directory_that_was_read_before_it_was_told_shows_above(void **state)
+{
+    struct world *w = *state;
+    struct follow_mark mark;
+    struct inode *in;
+
+    follow_live(w->follow, true);
+    put_page(w, "", "", 100);
+    mark = follow_mark_dir(w->follow, span_str(""));
+    in = keep(w, "d/", 5);
+    w->n_forget = 0;
+    change(w, "d/", 5);
+    assert_false(has_page(w, "", ""));
+    assert_false(follow_holds(w->follow, &mark));
+    assert_true(is_kept(w, in));
+    assert_int_equal(w->n_forget, 0);
+}
+
 static void the_listing_read_longest_ago_makes_room(void **state)
 {
     struct world *w = *state;
@@ -482,6 +522,8 @@ int main(void)
         TEST(pages_are_of_one_version_only_when_nothing_was_mixed_in),
         TEST(pages_of_a_listing_stay_until_something_in_it_changes),
         TEST(a_page_under_way_during_a_change_is_not_kept),
+        TEST(a_change_that_was_read_before_it_was_told_drops_the_listing_that_lacks_it),
+        TEST(a_directory_that_was_read_before_it_was_told_shows_above),
         TEST(the_listing_read_longest_ago_makes_room),
     };
 
