@@ -116,7 +116,7 @@ static bool is_own(struct follow *f, const struct change *c, uint64_t hash)
     return is;
 }
 
-/* Is what was read of the key as new? (What was read of its directory may be older all the same.) */
+/* Is what was read of the key as new? What was read of its directory may be older all the same. */
 static bool is_seen(const struct kept *k, const struct change *c)
 {
     return !c->own && ballot_cmp(c->version, k->found.version) <= 0;
