@@ -180,8 +180,10 @@ static void change_key(struct follow *f, const struct change *c, uint64_t hash)
 /* A file of this key, if there is one, may have come to be hidden by a directory, or to show. */
 static void change_hidden(struct follow *f, const struct change *c, struct span key)
 {
-    struct inode *in = inode_find(f->inodes, key, INODE_FILE);
+    struct inode *in;
 
+    count(f, hash_xxh3(key));
+    in = inode_find(f->inodes, key, INODE_FILE);
     if (in == NULL)
         return;
     pthread_mutex_lock(&f->lock);

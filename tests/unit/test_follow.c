@@ -306,6 +306,21 @@ static void a_directory_that_comes_to_hide_a_file_drops_it(void **state)
     assert_false(is_kept(w, in));
 }
 
+static void a_file_read_while_a_directory_came_to_hide_it_is_not_kept(void **state)
+{
+    struct world *w = *state;
+    struct found found = found_of("a", 1);
+    struct follow_mark mark;
+    struct inode *in;
+
+    follow_live(w->follow, true);
+    mark = mark_of(w, "a");
+    change(w, "a/x", 2);
+    in = inode_of(w, "a", 1);
+    follow_keep(w->follow, in, span_str("a"), &found, &mark);
+    assert_false(is_kept(w, in));
+}
+
 static void a_file_that_comes_to_be_hidden_by_a_directory_is_looked_for_in_it(void **state)
 {
     struct world *w = *state;
@@ -516,6 +531,7 @@ int main(void)
         TEST(own_deletes_are_known_by_their_version),
         TEST(a_change_reaches_up_to_the_first_directory_with_a_marker),
         TEST(a_directory_that_comes_to_hide_a_file_drops_it),
+        TEST(a_file_read_while_a_directory_came_to_hide_it_is_not_kept),
         TEST(a_file_that_comes_to_be_hidden_by_a_directory_is_looked_for_in_it),
         TEST(pieces_of_long_names_are_not_kept),
         TEST(what_was_kept_under_an_old_key_does_not_count_under_a_new_one),
