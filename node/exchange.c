@@ -14,7 +14,9 @@
  *                    resume at once
  *     replier:       stores the response; -> REPLIED; resumes where it was WAITING
  *
- * An answer sleeps in the same way while its reader has nothing, and `stream` decides between that
+ * In the same way a body is paused, and `flow` decides between that and exchange_go_on().
+ *
+ * An answer sleeps likewise while its reader has nothing, and `stream` decides between that
  * and exchange_wake(). Of one without end the connection's deadline moves on each time that the
  * socket has taken all so far: it is cut only where its client takes nothing.
  */
@@ -40,6 +42,29 @@
 /* A body or an answer may take so long, and as much longer as it moves this many bytes a second. */
 #define GRACE_US 20000000u
 #define RATE_MIN (256u << 10)
+
+/* --- who keeps libmicrohttpd from being stopped ----------------------------------------------- */
+
+/* False: too late, the connection is to be cut. */
+static bool hold(struct server *s)
+{
+    bool may;
+
+    pthread_mutex_lock(&s->lock);
+    may = !s->closing;
+    s->n_held += may;
+    pthread_mutex_unlock(&s->lock);
+    return may;
+}
+
+/* Each hold() is given up once: by who took it, or by who resumes the connection. */
+static void release(struct server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    if (--s->n_held == 0)
+        pthread_cond_signal(&s->released);
+    pthread_mutex_unlock(&s->lock);
+}
 
 /* --- the framing of a request ----------------------------------------------------------------- */
 
@@ -242,6 +267,8 @@ static enum MHD_Result refuse_midway(struct exchange *x)
 
 void exchange_reply(struct exchange *x, struct response *r)
 {
+    struct server *s = x->server;
+
     x->resp = *r;
     *r = (struct response){0};
     switch (atomic_exchange(&x->state, REPLIED)) {
@@ -249,6 +276,7 @@ void exchange_reply(struct exchange *x, struct response *r)
         break;
     case WAITING:
         MHD_resume_connection(x->connection);
+        release(s);
         break;
     case REPLIED:
         assert(!"one reply per exchange");
@@ -259,6 +287,47 @@ void exchange_wake(struct exchange *x)
 {
     if (atomic_exchange(&x->stream, STREAM_WOKEN) == STREAM_ASLEEP)
         MHD_resume_connection(x->connection);
+}
+
+/* So long a body may take, not counting the time in which nobody took it. */
+static uint64_t body_deadline_us(const struct exchange *x)
+{
+    return x->started_us + x->paused_us + GRACE_US + x->bytes_in * 1000000 / RATE_MIN;
+}
+
+void exchange_pause(struct exchange *x)
+{
+    x->pausing = true;
+}
+
+/* After the part() that said so: the connection sleeps, unless it is to go on already. */
+static void pause_body(struct exchange *x)
+{
+    enum flow_state flowing = FLOWING;
+
+    x->pausing = false;
+    x->paused_since = server_now_us(x->server);
+    (void)conn_works(x->conn, 0);
+    MHD_suspend_connection(x->connection);
+    if (atomic_compare_exchange_strong(&x->flow, &flowing, PAUSED))
+        return; /* it may be gone already */
+    atomic_store(&x->flow, FLOWING);
+    (void)conn_works(x->conn, body_deadline_us(x));
+    MHD_resume_connection(x->connection);
+    release(x->server);
+}
+
+void exchange_go_on(struct exchange *x)
+{
+    struct server *s = x->server;
+
+    if (atomic_exchange(&x->flow, GOES_ON) != PAUSED)
+        return;
+    atomic_store(&x->flow, FLOWING);
+    x->paused_us += server_now_us(s) - x->paused_since;
+    (void)conn_works(x->conn, body_deadline_us(x));
+    MHD_resume_connection(x->connection);
+    release(s);
 }
 
 void exchange_hurry(struct exchange *x, uint64_t within_us)
@@ -345,8 +414,15 @@ static enum MHD_Result part(struct exchange *x, struct span data)
     x->bytes_in += data.len;
     if (x->swallow)
         return MHD_YES;
-    (void)conn_works(x->conn, x->started_us + GRACE_US + x->bytes_in * 1000000 / RATE_MIN);
+    (void)conn_works(x->conn, body_deadline_us(x));
+    if (!hold(s))
+        return MHD_NO;
     s->opts.handler.part(s->opts.ctx, x, data);
+    if (x->pausing) { /* nothing may end it before exchange_go_on() */
+        pause_body(x);
+        return MHD_YES;
+    }
+    release(s);
     if (!exchange_replied(x))
         return is_cut(x) ? MHD_NO : MHD_YES;
     if (may_swallow(x)) {
@@ -361,17 +437,23 @@ static enum MHD_Result finish(struct exchange *x)
     struct server *s = x->server;
     enum exchange_state running = RUNNING;
 
-    if (!exchange_replied(x)) {
-        assert(!x->ended);
-        x->ended = true;
-        (void)conn_works(x->conn, 0); /* its operation has a time limit of its own */
-        s->opts.handler.end(s->opts.ctx, x);
-    }
     if (exchange_replied(x))
         return queue(x);
+    if (!hold(s))
+        return MHD_NO;
+    assert(!x->ended);
+    x->ended = true;
+    (void)conn_works(x->conn, 0); /* its operation has a time limit of its own */
+    s->opts.handler.end(s->opts.ctx, x);
+    if (exchange_replied(x)) {
+        release(s);
+        return queue(x);
+    }
     MHD_suspend_connection(x->connection);
-    if (!atomic_compare_exchange_strong(&x->state, &running, WAITING))
+    if (!atomic_compare_exchange_strong(&x->state, &running, WAITING)) {
         MHD_resume_connection(x->connection);
+        release(s);
+    }
     return MHD_YES;
 }
 
@@ -391,6 +473,8 @@ enum MHD_Result exchange_on_request(void *cls, struct MHD_Connection *connection
     }
     if (*data_len == 0)
         return finish(x);
+    if (atomic_load(&x->flow) == PAUSED)
+        return MHD_YES; /* a chunk behind the one that was too much: it is brought again */
     piece = span_of(data, *data_len);
     *data_len = 0;
     return part(x, piece);

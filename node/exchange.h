@@ -20,6 +20,8 @@ enum drain_state { DRAIN_NONE, DRAIN_CLIENTS, DRAIN_ALL };
 enum exchange_state { RUNNING, WAITING, REPLIED };
 /* Of an answer that is read: read is being asked, it had nothing, it is to be asked again. */
 enum stream_state { STREAM_BUSY, STREAM_ASLEEP, STREAM_WOKEN };
+/* Of a body: it comes, it waits for exchange_go_on(), which may have come already. */
+enum flow_state { FLOWING, PAUSED, GOES_ON };
 
 struct exchange {
     struct server *server;
@@ -28,13 +30,16 @@ struct exchange {
     void *user;
     char method[16]; /* longer ones are cut, and so are no method that anyone knows */
     uint64_t started_us, body_length, bytes_in, bytes_out;
+    uint64_t paused_since, paused_us; /* the latter: in all, before that */
     bool begun, ended, has_length;
+    bool pausing; /* exchange_pause() was called in this part() */
     bool swallow; /* answered, but the rest of the body comes first */
     bool queued;
     bool kept; /* the cluster's own */
     unsigned status;
     _Atomic enum exchange_state state;
     _Atomic enum stream_state stream;
+    _Atomic enum flow_state flow;
     _Atomic bool hurried; /* its connection's deadline stands */
     struct response resp; /* whole once state is REPLIED */
     size_t path_len, target_len;
@@ -49,6 +54,13 @@ struct server {
     pthread_mutex_t lock;
     pthread_cond_t drained;
     unsigned n_exchanges, n_kept; /* lock; begun and not gone; of them the cluster's own */
+    /*
+     * lock; handlers at work on a body or the end of a request, and the connections that they left
+     * suspended: libmicrohttpd must not be stopped while there is one
+     */
+    unsigned n_held;
+    bool closing; /* lock; no more of them */
+    pthread_cond_t released;
     _Atomic enum drain_state draining;
 };
 

@@ -43,14 +43,15 @@
  *   watch.[ch]        probes the store
  *
  * Threads: the main one waits for a signal; kv-accept; the server's eight, which run handlers and
- * the replica; kv-deadlines; kv-watchers; kv-store-watch; kv-scrub; the cluster's I/O threads,
- * which coordinate client requests and reply to them, and the first of which repairs; those of the
- * store.
+ * the replica; kv-disk, which write and sync large values; kv-deadlines; kv-watchers;
+ * kv-store-watch; kv-scrub; the cluster's I/O threads, which coordinate client requests and reply
+ * to them, and the first of which repairs; those of the store.
  *
  * Stop order: end the answers of those who watch -> accept no more, close what only waits ->
  * clients' requests under way are answered, then the cluster's own (at most DRAIN_S) -> the scrub
- * ends -> the cluster ends, and with it every operation and the repair, so that no connection is
- * left waiting -> the server -> watchers, watch, replica, store.
+ * ends -> the workers give up what they have not begun -> the cluster ends, and with it every
+ * operation and the repair, so that no connection is left waiting -> the server -> the workers ->
+ * watchers, watch, replica, store.
  *
  * A store that is found damaged while it is in use: the node stops in that order, and starts itself
  * anew in the same process; opening the store then sets it aside (set_aside.h).
@@ -83,6 +84,7 @@
 #define IMBALANCE_MAX 1.4
 #define WATCHERS_SHARE 4u /* of the connections: so many may watch changes */
 #define BODY_MEMORY (256ull << 20)
+#define N_WORKERS 8u      /* so many large values are written or synced at a time */
 #define BODIES_ON_DISK 4u /* of the largest size, at a time */
 
 /* All parts, in the order in which they start. */
@@ -378,6 +380,11 @@ static int node_start(struct node *n, struct err *err)
     n->service.started_us = n->service.clock->mono_us(n->service.clock);
     n->service.forward = n->opts.forward;
     r = load_config(n, err);
+    if (r == 0) {
+        r = workers_new(N_WORKERS, "kv-disk", &n->service.workers);
+        if (r != 0)
+            err_set(err, r, "cannot start threads: %s", strerror(-r));
+    }
     if (r == 0)
         r = bind_address(n, err);
     if (r == 0 && n->opts.gateway == NULL) {
@@ -409,10 +416,13 @@ static void node_stop(struct node *n)
     if (n->server != NULL)
         server_drain(n->server, DRAIN_S);
     upkeep_stop(s->upkeep);
+    if (s->workers != NULL)
+        workers_hurry(s->workers);
     /* What is left had DRAIN_S: it is ended, and gets a 503. */
     if (s->cluster != NULL)
         cluster_stop(s->cluster);
     server_close(n->server);
+    workers_free(s->workers);
     watchers_free(s->watchers);
     cluster_close(s->cluster);
     upkeep_free(s->upkeep);

@@ -2,7 +2,8 @@
  * routes_replica.c - this node's part of the protocol over HTTP: POST /replica for the cluster, GET
  * /replica/{key} for people.
  *
- * Both run to their end on the server's thread: they wait for the disk, never for other nodes.
+ * Both wait for the disk, never for other nodes. What is small does so on the server's thread; a
+ * large value goes to the workers as it comes (relay.h).
  */
 #include "node/routes.h"
 
@@ -12,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/limits.h"
+#include "common/relay.h"
 #include "common/status.h"
 
 /* A value in memory up to this is copied behind its head, to go out in one piece. */
@@ -21,6 +24,13 @@
 
 struct raw {
     struct task task;
+    struct replica_request *rq; /* NULL where it is relayed, or ended */
+    struct relay *relay;        /* of a large one */
+};
+
+/* What the relay of a large request owns. */
+struct relayed {
+    struct exchange *x;
     struct replica_request *rq;
 };
 
@@ -76,13 +86,71 @@ static void send_reply(struct exchange *x, struct reply *reply)
     send_body(x, &r, reply);
 }
 
+/*
+ * What fails is told by the answer, after the rest: while a body comes in there is no answering.
+ */
+static int relayed_take(void *arg, struct span part)
+{
+    (void)replica_feed(((struct relayed *)arg)->rq, part);
+    return 0;
+}
+
+static void relayed_room(void *arg)
+{
+    exchange_go_on(((struct relayed *)arg)->x);
+}
+
+static void relayed_ended(void *arg, int err)
+{
+    struct relayed *d = arg;
+    struct exchange *x = d->x;
+    struct reply reply;
+
+    if (err < 0) {
+        reply_problem(x, 503, "%s", err == -ECANCELED ? "this node stops" : strerror(-err));
+        return;
+    }
+    replica_end(d->rq, &reply);
+    d->rq = NULL;
+    send_reply(x, &reply);
+}
+
+static void relayed_free(void *arg)
+{
+    struct relayed *d = arg;
+
+    replica_abort(d->rq);
+    free(d);
+}
+
+static const struct relay_ops relayed_ops = {relayed_take, relayed_room, relayed_ended,
+                                             relayed_free};
+
+/* Moves the request to a relay. 0 or -ENOMEM. */
+static int raw_relay(struct raw *w)
+{
+    struct relayed *d = malloc(sizeof(*d));
+    int err = -ENOMEM;
+
+    if (d != NULL) {
+        *d = (struct relayed){w->task.x, w->rq};
+        err = relay_new(w->task.service->workers, &relayed_ops, d, &w->relay);
+    }
+    if (err < 0)
+        free(d);
+    else
+        w->rq = NULL;
+    return err;
+}
+
 static void raw_part(struct task *t, struct span part)
 {
-    /*
-     * What fails is told by the answer, after the rest: while a body comes in there is no
-     * answering.
-     */
-    (void)replica_feed(container_of(t, struct raw, task)->rq, part);
+    struct raw *w = container_of(t, struct raw, task);
+
+    if (w->relay == NULL)
+        (void)replica_feed(w->rq, part);
+    else if (relay_add(w->relay, part) == RELAY_FULL)
+        exchange_pause(t->x);
 }
 
 static void raw_end(struct task *t)
@@ -90,6 +158,10 @@ static void raw_end(struct task *t)
     struct raw *w = container_of(t, struct raw, task);
     struct reply reply;
 
+    if (w->relay != NULL) {
+        relay_end(w->relay);
+        return;
+    }
     replica_end(w->rq, &reply);
     w->rq = NULL;
     send_reply(t->x, &reply);
@@ -99,8 +171,8 @@ static void raw_free(struct task *t)
 {
     struct raw *w = container_of(t, struct raw, task);
 
-    if (w->rq != NULL)
-        replica_abort(w->rq);
+    relay_free(w->relay);
+    replica_abort(w->rq);
     free(w);
 }
 
@@ -141,8 +213,11 @@ struct task *replica_begin_raw(struct service *s, struct exchange *x, struct spa
         return NULL;
     exchange_keep_connection(x);
     err = replica_begin(s->replica, len, &w->rq);
-    if (err != 0) {
+    if (err != 0)
         w->rq = NULL;
+    else if (len > INLINE_VALUE_MAX)
+        err = raw_relay(w);
+    if (err != 0) {
         reply_problem(x, status_from_errno(err), "%s", strerror(-err));
     }
     return &w->task;

@@ -11,6 +11,8 @@
 #include <strings.h>
 
 #include "common/json.h"
+#include "common/limits.h"
+#include "common/relay.h"
 #include "node/body.h"
 #include "node/query.h"
 
@@ -25,12 +27,13 @@ struct kv_write {
     struct buf key;
     struct conditions cond;
     char type[TYPE_LEN_MAX + 1]; /* PUT: the media type to store; empty: none */
-    struct body body;
-    struct value value; /* the whole body */
-    struct span sums;   /* its checksums, where it is large */
-    struct buf attrs;   /* of the record that edit() made last */
-    struct budget *budget; /* for an append's result, */
-    uint64_t taken;        /* so much of it */
+    struct body body;            /* empty while it is relayed */
+    struct relay *relay;         /* of one that is not for memory; see relay.h */
+    struct value value;          /* the whole body */
+    struct span sums;            /* its checksums, where it is large */
+    struct buf attrs;            /* of the record that edit() made last */
+    struct budget *budget;       /* for an append's result, */
+    uint64_t taken;              /* so much of it */
     struct write_args args;
 };
 
@@ -211,14 +214,17 @@ static void reply_no_room(struct kv_write *w, int err)
 {
     unsigned long long max = w->task.service->cfg->max_value_size;
 
-    if (err == -EFBIG)
+    if (err == -ECANCELED)
+        reply_problem(w->task.x, 503, "nothing was stored: this node stops");
+    else if (err == -EFBIG)
         reply_problem(w->task.x, 413, "nothing was stored: a value has at most %llu bytes", max);
     else if (err == -EAGAIN)
         reply_problem(w->task.x, 503,
                       "nothing was stored: the bodies under way fill the room meant for them");
     else if (err == -ENOSPC || err == -EDQUOT)
-        reply_problem(w->task.x, 507, "nothing was stored: the disk of this node has no room for "
-                                      "the body while it comes");
+        reply_problem(w->task.x, 507,
+                      "nothing was stored: the disk of this node has no room for "
+                      "the body while it comes");
     else if (err != -ENOMEM)
         reply_problem(w->task.x, 503, "nothing was stored: no temporary file for the body: %s",
                       strerror(-err));
@@ -226,21 +232,12 @@ static void reply_no_room(struct kv_write *w, int err)
         reply_problem(w->task.x, 503, "nothing was stored: out of memory");
 }
 
-static void write_part(struct task *t, struct span part)
+/* The whole body is here. */
+static void start_write(struct kv_write *w)
 {
-    struct kv_write *w = container_of(t, struct kv_write, task);
-    int err = body_add(&w->body, part);
+    struct service *s = w->task.service;
+    int err = body_sums(&w->body, &w->sums);
 
-    if (err != 0)
-        reply_no_room(w, err);
-}
-
-static void write_end(struct task *t)
-{
-    struct kv_write *w = container_of(t, struct kv_write, task);
-    int err;
-
-    err = body_sums(&w->body, &w->sums);
     if (err != 0) {
         reply_no_room(w, err);
         return;
@@ -254,9 +251,88 @@ static void write_end(struct task *t)
         .report_wait_ms = w->kind == DELETE ? 0 : REPORT_WAIT_MS,
         .size_hint = w->value.len,
     };
-    err = cluster_write_async(t->service->cluster, &w->args, write_done, w);
+    err = cluster_write_async(s->cluster, &w->args, write_done, w);
     if (err != 0)
-        reply_problem(t->x, 503, "nothing was stored: %s", strerror(-err));
+        reply_problem(w->task.x, 503, "nothing was stored: %s", strerror(-err));
+}
+
+/* What the relay of a large body owns. */
+struct relayed {
+    struct kv_write *w; /* there while the body is not ended, or paused */
+    struct exchange *x;
+    struct body body;
+};
+
+static int relayed_take(void *arg, struct span part)
+{
+    return body_add(&((struct relayed *)arg)->body, part);
+}
+
+static void relayed_room(void *arg)
+{
+    exchange_go_on(((struct relayed *)arg)->x);
+}
+
+static void relayed_ended(void *arg, int err)
+{
+    struct relayed *d = arg;
+    struct kv_write *w = d->w;
+
+    w->body = d->body;
+    d->body = (struct body){0};
+    if (err != 0)
+        reply_no_room(w, err);
+    else
+        start_write(w);
+}
+
+static void relayed_free(void *arg)
+{
+    struct relayed *d = arg;
+
+    body_fini(&d->body);
+    free(d);
+}
+
+static const struct relay_ops relayed_ops = {relayed_take, relayed_room, relayed_ended,
+                                             relayed_free};
+
+/* Moves the body to a relay. 0 or -ENOMEM. */
+static int relay_body(struct kv_write *w)
+{
+    struct relayed *d = malloc(sizeof(*d));
+    int err = -ENOMEM;
+
+    if (d != NULL) {
+        *d = (struct relayed){w, w->task.x, w->body};
+        err = relay_new(w->task.service->workers, &relayed_ops, d, &w->relay);
+    }
+    if (err < 0)
+        free(d);
+    else
+        w->body = (struct body){0};
+    return err;
+}
+
+static void write_part(struct task *t, struct span part)
+{
+    struct kv_write *w = container_of(t, struct kv_write, task);
+    int err = w->relay == NULL ? body_add(&w->body, part) : relay_add(w->relay, part);
+
+    if (err == RELAY_FULL)
+        exchange_pause(t->x);
+    else if (err != 0)
+        reply_no_room(w, err);
+}
+
+static void write_end(struct task *t)
+{
+    struct kv_write *w = container_of(t, struct kv_write, task);
+
+    if (w->relay == NULL)
+        start_write(w);
+    else
+        relay_end(w->relay);
 }
 
 static void write_free(struct task *t)
@@ -265,6 +341,7 @@ static void write_free(struct task *t)
 
     if (w->taken > 0)
         budget_give(w->budget, w->taken);
+    relay_free(w->relay);
     value_fini(&w->value);
     body_fini(&w->body);
     buf_fini(&w->attrs);
@@ -333,14 +410,16 @@ static bool take_type(struct exchange *x, struct kv_write *w)
 
 static bool take_body(struct exchange *x, struct kv_write *w)
 {
+    uint64_t len = exchange_body_length(x);
     int err;
 
     if (!exchange_has_length(x)) {
         reply_problem(x, 411, "the length of the value is missing");
         return false;
     }
-    err = body_begin(&w->body, &w->task.service->room, exchange_body_length(x),
-                     w->task.service->cfg->max_value_size);
+    err = body_begin(&w->body, &w->task.service->room, len, w->task.service->cfg->max_value_size);
+    if (err == 0 && len > MEMORY_BLOB_MAX) /* also where it is not known */
+        err = relay_body(w);
     if (err != 0)
         reply_no_room(w, err);
     return err == 0;

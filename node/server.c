@@ -107,6 +107,7 @@ int server_open(const struct server_opts *opts, struct server **out, struct err 
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&s->drained, &attr);
+    pthread_cond_init(&s->released, NULL);
     pthread_condattr_destroy(&attr);
     r = make_farewell(s);
     if (r == 0)
@@ -165,11 +166,17 @@ void server_close(struct server *s)
     if (s->daemon != NULL) {
         if (s->opts.listener != NULL)
             listener_stop_accepting(s->opts.listener);
+        pthread_mutex_lock(&s->lock);
+        s->closing = true;
+        while (s->n_held > 0)
+            pthread_cond_wait(&s->released, &s->lock);
+        pthread_mutex_unlock(&s->lock);
         MHD_stop_daemon(s->daemon);
     }
     listener_free(s->opts.listener);
     conns_free(s->conns);
     buf_fini(&s->farewell);
+    pthread_cond_destroy(&s->released);
     pthread_cond_destroy(&s->drained);
     pthread_mutex_destroy(&s->lock);
     free(s);

@@ -2,9 +2,10 @@
  * server.h - HTTP/1.1 requests in, answers out (server.c and exchange.c are the only users of
  * libmicrohttpd, and could be replaced).
  *
- * A few threads serve all connections; a handler runs on one of them and may block it for a disk,
- * never for the network. What must wait for other nodes returns from end() without a reply and
- * calls exchange_reply() later, from any thread; the connection sleeps meanwhile.
+ * A few threads serve all connections; a handler runs on one of them and may block it for what is
+ * small on a disk, never for the network. What must wait longer returns from end() without a reply
+ * and calls exchange_reply() later, from any thread, and a body can be paused; the connection
+ * sleeps meanwhile.
  *
  * Refused here, before a handler sees it: two Content-Lengths, one beside Transfer-Encoding,
  * another coding than chunked, a missing or second Host, a NUL or a folded line in the header, a
@@ -58,7 +59,10 @@ int server_open(const struct server_opts *opts, struct server **out, struct err 
  * (exchange_keep_connection()) may be needed for, then those. No request begins after this.
  */
 void server_drain(struct server *s, unsigned timeout_s);
-/* Cuts what is left. Every exchange whose end() has returned must have been replied to. */
+/*
+ * Waits until every exchange whose end() has returned is replied to, and every paused body goes on:
+ * that has to come from elsewhere. Cuts what is left.
+ */
 void server_close(struct server *s);
 
 /* --- the request; borrowed until gone(), to be read on the handler's thread ------------------- */
@@ -83,6 +87,17 @@ uint64_t exchange_started_us(const struct exchange *x);
 unsigned exchange_connections(const struct exchange *x); /* open ones of its server */
 /* The connection is another node's or a mount's: keep it open when room is short. */
 void exchange_keep_connection(struct exchange *x);
+
+/*
+ * In part(): no more of the body is brought, and nothing else happens to x, before
+ * exchange_go_on().
+ */
+void exchange_pause(struct exchange *x);
+/*
+ * Any thread, once for each exchange_pause(), perhaps before that. The caller must not touch x
+ * afterwards.
+ */
+void exchange_go_on(struct exchange *x);
 
 /* The handler's own. */
 void exchange_set_user(struct exchange *x, void *user);

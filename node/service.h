@@ -9,6 +9,7 @@
 #define KVFS_NODE_SERVICE_H
 
 #include "common/cluster.h"
+#include "common/workers.h"
 #include "node/body.h"
 #include "node/metrics.h"
 #include "node/replica.h"
@@ -21,6 +22,7 @@ struct service {
     const struct config *cfg;
     struct clock *clock;
     struct cluster *cluster;
+    struct workers *workers; /* for what waits for the disk long */
     struct metrics *metrics;
     const char *name; /* the node's id or the gateway's address */
     uint32_t self;    /* MESSAGE_NODE_NONE: a gateway, which has nothing of: */

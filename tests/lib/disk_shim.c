@@ -5,7 +5,9 @@
  *   DISK_DIR    the directory, absolute, without links in it
  *   DISK_TRACE  where the calls are written down (disk_trace.h)
  *   DISK_FAULT  a file that, while it is there, holds lines "CALL TEXT ERRNO": calls of that kind
- *               (sync, write, rename, truncate, create, open) on a path that contains TEXT fail so
+ *               (sync, write, rename, truncate, create, open) on a path that contains TEXT fail so;
+ *               with ERRNO -1 (of sync, write and read) they wait until it is there no more, for
+ *               HOLD_LIMIT_S at most, and then go on
  */
 #undef _FILE_OFFSET_BITS /* it would make open() another name of open64(): both are here */
 #include <dlfcn.h>
@@ -25,6 +27,8 @@
 #include "tests/lib/disk_trace.h"
 
 #define PATH_CAP 1024
+#define HOLD (-1)
+#define HOLD_LIMIT_S 60
 
 static const char *top, *fault_path;
 static size_t top_len;
@@ -106,8 +110,8 @@ static const char *path_at(int dir_fd, const char *path, char out[PATH_CAP])
 
 /* --- faults ---------------------------------------------------------------------------- */
 
-/* The errno with which this call is to fail, or 0. */
-static int fault(const char *call, const char *path)
+/* The errno with which this call is to fail, HOLD, or 0. */
+static int look_up(const char *call, const char *path)
 {
     char text[1024], *line, *save = NULL;
     int fd, code = 0;
@@ -131,6 +135,17 @@ static int fault(const char *call, const char *path)
             code = with;
     }
     return code;
+}
+
+/* The errno with which this call is to fail, or 0; waits first, where it is to be held up. */
+static int fault(const char *call, const char *path)
+{
+    const struct timespec pause = {.tv_nsec = 10000000};
+    int code;
+
+    for (int i = 0; (code = look_up(call, path)) == HOLD && i < HOLD_LIMIT_S * 100; i++)
+        nanosleep(&pause, NULL);
+    return code == HOLD ? 0 : code;
 }
 
 /* --- the trace ------------------------------------------------------------------------- */
@@ -254,6 +269,25 @@ OPEN(__open_2)
 OPEN(__open64_2)
 OPENAT(openat)
 OPENAT(openat64)
+
+/* --- reading --------------------------------------------------------------------------- */
+
+#define PREAD(name)                                                                                \
+    ssize_t name(int fd, void *data, size_t len, off_t at);                                        \
+    ssize_t name(int fd, void *data, size_t len, off_t at)                                         \
+    {                                                                                              \
+        REAL(ssize_t, name, int, void *, size_t, off_t);                                           \
+        char buf[PATH_CAP];                                                                        \
+        int code = fault("read", path_of_fd(fd, buf));                                             \
+                                                                                                   \
+        if (code != 0) {                                                                           \
+            errno = code;                                                                          \
+            return -1;                                                                             \
+        }                                                                                          \
+        return real(fd, data, len, at);                                                            \
+    }
+PREAD(pread)
+PREAD(pread64)
 
 /* --- writing --------------------------------------------------------------------------- */
 

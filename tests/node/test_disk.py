@@ -16,44 +16,13 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
-from kvtest import KVNODE, Claims, Cluster, eq, wait_until  # noqa: E402
+from disks import BUILD, ShimCluster  # noqa: E402
+from kvtest import Claims, Cluster, eq, wait_until  # noqa: E402
 
-BUILD = pathlib.Path(KVNODE).resolve().parents[1]
-SHIM = BUILD / "tests/libkvdisk.so"
 POWER = BUILD / "tests/test_power"
 CUTS = int(os.environ.get("DISK_CUTS", "2"))
 SEED = int(os.environ.get("DISK_SEED", str(random.randrange(1 << 30))))
 LARGE = 100_000  # bytes of a value that is a file of its own
-
-
-class ShimCluster(Cluster):
-    """Its nodes' calls on their data directories can fail (fault) or are written down (trace)."""
-
-    def __init__(self, trace=False, **kw):
-        self.trace = trace
-        super().__init__(start=False, **kw)
-
-    def trace_path(self, i):
-        return self.dir / f"trace-{i}"
-
-    def fault_path(self, i):
-        return self.dir / f"fault-{i}"
-
-    def command(self, i, extra=()):
-        env = [f"LD_PRELOAD={SHIM}", f"DISK_DIR={self.data_dir(i)}", f"DISK_FAULT={self.fault_path(i)}"]
-        if self.trace:
-            self.data_dir(i).mkdir(exist_ok=True)
-            env.append(f"DISK_TRACE={self.trace_path(i)}")
-        return ["env", *env, *super().command(i, extra)]
-
-    def fault(self, i, lines):
-        """Whole, or not at all: the shim reads it at every call."""
-        temporary = self.dir / "fault.new"
-        temporary.write_text(lines)
-        temporary.rename(self.fault_path(i))
-
-    def no_fault(self, i):
-        self.fault_path(i).unlink()
 
 
 class SmallDiskCluster(Cluster):
