@@ -9,16 +9,19 @@
 #include "common/sums.h"
 #include "node/budget.h"
 
-/* What bodies may take in all; both outlive them. */
+/* What bodies may take in all; both outlive them, and all that was made of them. */
 struct body_room {
     struct budget memory, disk;
 };
 
+/*
+ * What is taken of the room is given back when the last reference to the bytes is gone, which may
+ * be long after body_fini(): a slow replica is still sent what the others have acknowledged.
+ */
 struct body {
     struct body_room *room;
-    struct blob *blob;
-    struct budget *budget; /* one of room's, */
-    uint64_t taken;        /* and so much of it, until body_fini() */
+    struct blob *blob; /* lends the bytes of lot; NULL: none yet */
+    struct lot *lot;
     uint64_t max;
     size_t len;
     struct sums *sums;
@@ -30,15 +33,16 @@ struct body {
  */
 int body_begin(struct body *b, struct body_room *room, uint64_t total, uint64_t max);
 int body_add(struct body *b, struct span part);
-/*
- * What came, with a reference of its own. The memory counts against the budget until body_fini().
- */
+/* What came, with a reference of its own; nothing may be added any more. */
 struct value body_value(const struct body *b);
 /* Its checksums, borrowed from b; nothing may be added any more. 0 or -ENOMEM. */
 int body_sums(struct body *b, struct span *out);
 void body_fini(struct body *b); /* {0} is allowed */
 
-/* Room for an answer or a value made of others; gives back what *taken of *budget says first. */
-bool body_room_take(struct body_room *room, uint64_t len, struct budget **budget, uint64_t *taken);
+/*
+ * *out: v, which is not empty, with a reference of its own, counted as one more body while anybody
+ * has that. 0, -EAGAIN, -ENOMEM.
+ */
+int body_room_hold(struct body_room *room, struct value v, struct value *out);
 
 #endif

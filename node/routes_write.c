@@ -32,8 +32,6 @@ struct kv_write {
     struct value value;          /* the whole body */
     struct span sums;            /* its checksums, where it is large */
     struct buf attrs;            /* of the record that edit() made last */
-    struct budget *budget;       /* for an append's result, */
-    uint64_t taken;              /* so much of it */
     struct write_args args;
 };
 
@@ -77,9 +75,12 @@ static int edit_append(struct kv_write *w, struct value old, struct draft *next)
         return -EFBIG;
     if (size == 0)
         return 0;
-    if (size > w->taken && !body_room_take(&s->room, size, &w->budget, &w->taken))
-        return -EAGAIN;
-    next->value = value_ref(old);
+    if (old.len > 0) {
+        int err = body_room_hold(&s->room, old, &next->value);
+
+        if (err != 0)
+            return err;
+    }
     next->tail = value_ref(w->value);
     return 0;
 }
@@ -339,8 +340,6 @@ static void write_free(struct task *t)
 {
     struct kv_write *w = container_of(t, struct kv_write, task);
 
-    if (w->taken > 0)
-        budget_give(w->budget, w->taken);
     relay_free(w->relay);
     value_fini(&w->value);
     body_fini(&w->body);

@@ -210,7 +210,23 @@ def heavy(t, c):
         # their disks as they come.
         if not SANITIZED:
             assert max(grown.values()) < 200, grown
+        wait_until(lambda: metric(c, "kvfs_spool_bytes") == 0, 20, "slow replicas have got what they are sent")
         eq(put_heavy(c.port(1), 99), 201, "one more")
+
+
+def slow_replica(t, c):
+    def counted():
+        c.sigstop(3)
+        try:
+            eq(c.http("PUT", "/kv/slow", bytes(4 << 20)).status in (200, 201), True, "acknowledged by the others")
+            held = metric(c, "kvfs_memory_bytes")
+        finally:
+            c.sigcont(3)
+        wait_until(lambda: metric(c, "kvfs_memory_bytes") == 0, 20, "given back when it has got it")
+        return held == 4 << 20  # unless it counted as down before
+
+    with t.claim("what a frozen replica is still sent counts after the others have acknowledged it, and not for ever"):
+        wait_until(counted, 30, "it counts")
 
 
 class Poor(Cluster):
@@ -289,6 +305,7 @@ with Claims() as t:
         connections(t, c)
         never_read(t, c)
         heavy(t, c)
+        slow_replica(t, c)
         nothing_is_left(t, c, before)
         with t.claim("every node ends with 0"):
             eq(c.stop(), [0, 0, 0])

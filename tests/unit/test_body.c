@@ -171,23 +171,57 @@ static void where_the_disk_has_no_room_memory_serves(void **state)
     assert_int_equal(atomic_load(&room.disk.used), 0);
 }
 
-static void room_moves_between_memory_and_disk_with_the_size(void **state)
+/* A slow replica is still sent what the others have acknowledged, and its writer was told. */
+static void the_room_is_given_back_with_the_last_reference(void **state)
 {
-    struct body_room room = {.memory.max = MEMORY_BLOB_MAX, .disk.max = LARGE};
-    struct budget *budget = NULL;
-    uint64_t taken = 0;
+    static const size_t lens[] = {1000, LARGE};
 
     (void)state;
-    assert_true(body_room_take(&room, 1000, &budget, &taken));
-    assert_int_equal(atomic_load(&room.memory.used), 1000);
-    assert_true(body_room_take(&room, LARGE, &budget, &taken));
-    assert_int_equal(atomic_load(&room.memory.used), 0);
-    assert_int_equal(atomic_load(&room.disk.used), LARGE);
-    assert_false(body_room_take(&room, LARGE + 1, &budget, &taken));
-    assert_int_equal(taken, LARGE);
-    assert_true(body_room_take(&room, 5, &budget, &taken));
-    assert_int_equal(atomic_load(&room.memory.used), 5);
-    assert_int_equal(atomic_load(&room.disk.used), 0);
+    for (size_t i = 0; i < 2; i++) {
+        struct body_room room = {.memory.max = MAX, .disk.max = LARGE};
+        struct budget *budget = i == 0 ? &room.memory : &room.disk;
+        struct body b;
+        struct value v, leg;
+
+        assert_int_equal(body_begin(&b, &room, lens[i], LARGE), 0);
+        add_pattern(&b, lens[i], 100001);
+        v = body_value(&b);
+        leg = value_ref(v);
+        value_fini(&v);
+        body_fini(&b);
+        assert_int_equal(atomic_load(&budget->used), lens[i]);
+        spool_pass(leg, 0, leg.len);
+        assert_int_equal(leg.data[lens[i] - 1], (uint8_t)((lens[i] - 1) * 31));
+        value_fini(&leg);
+        assert_int_equal(atomic_load(&budget->used), 0);
+    }
+}
+
+static void bytes_of_others_count_while_they_are_held(void **state)
+{
+    static const size_t lens[] = {1000, LARGE};
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct body_room room = {.memory.max = 1999, .disk.max = 2 * LARGE - 1};
+        struct budget *budget = i == 0 ? &room.memory : &room.disk;
+        struct value v = {blob_new(lens[i] + 10), NULL, lens[i]}, held, more;
+
+        assert_non_null(v.blob);
+        memset(v.blob->data, 'x', v.blob->len);
+        v.data = v.blob->data + 10;
+        assert_int_equal(body_room_hold(&room, v, &held), 0);
+        assert_int_equal(atomic_load(&budget->used), lens[i]);
+        assert_int_equal(body_room_hold(&room, v, &more), -EAGAIN);
+        value_fini(&v);
+        assert_int_equal(held.len, lens[i]);
+        assert_int_equal(held.data[lens[i] - 1], 'x');
+        more = value_slice(held, 1, 1);
+        value_fini(&held);
+        assert_int_equal(atomic_load(&budget->used), lens[i]);
+        value_fini(&more);
+        assert_int_equal(atomic_load(&room.memory.used) + atomic_load(&room.disk.used), 0);
+    }
 }
 
 int main(void)
@@ -199,7 +233,8 @@ int main(void)
         cmocka_unit_test(more_than_the_budget_is_refused_and_given_back),
         cmocka_unit_test(a_large_body_is_on_the_disk_and_counts_there),
         cmocka_unit_test(where_the_disk_has_no_room_memory_serves),
-        cmocka_unit_test(room_moves_between_memory_and_disk_with_the_size),
+        cmocka_unit_test(the_room_is_given_back_with_the_last_reference),
+        cmocka_unit_test(bytes_of_others_count_while_they_are_held),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
