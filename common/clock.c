@@ -2,7 +2,6 @@
 #include "common/clock.h"
 
 #include <assert.h>
-#include <time.h>
 
 static uint64_t read_us(clockid_t id)
 {
@@ -30,4 +29,11 @@ struct clock *clock_real(void)
     static struct clock real = {real_mono_us, real_wall_us};
 
     return &real;
+}
+
+struct timespec clock_after_us(uint64_t us)
+{
+    uint64_t at = read_us(CLOCK_MONOTONIC) + us;
+
+    return (struct timespec){(time_t)(at / 1000000), (long)(at % 1000000 * 1000)};
 }

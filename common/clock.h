@@ -3,9 +3,11 @@
 #define KVFS_COMMON_CLOCK_H
 
 #include <stdint.h>
+#include <time.h>
 
 struct clock {
-    /* only grows, also through suspend (CLOCK_BOOTTIME); for deadlines */
+    /* only grows, also through suspend (CLOCK_BOOTTIME); for deadlines. No wait for a condition can
+     * go by it: see clock_after_us(). */
     uint64_t (*mono_us)(struct clock *c);
     /* since the epoch; makes ballots likely to be fresh and mtimes; nothing depends on it */
     uint64_t (*wall_us)(struct clock *c);
@@ -13,5 +15,8 @@ struct clock {
 
 /* The machine's clock; static, thread safe. */
 struct clock *clock_real(void);
+/* The moment so long from now, on CLOCK_MONOTONIC: for pthread_cond_clockwait(). That clock stands
+ * still in suspend, so it is behind mono_us by all the time that the machine ever slept. */
+struct timespec clock_after_us(uint64_t us);
 
 #endif

@@ -12,8 +12,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "common/clock.h"
 #include "common/limits.h"
 
 /* number, version, deleted, length of the key */
@@ -193,20 +193,15 @@ bool changes_next(struct cursor *from, struct change *out)
 
 /* --- waiting ---------------------------------------------------------------------------------- */
 
-static struct timespec time_of(uint64_t us)
+void changes_await(struct changes *c, uint64_t seen, uint64_t for_us)
 {
-    return (struct timespec){(time_t)(us / 1000000), (long)(us % 1000000 * 1000)};
-}
-
-void changes_await(struct changes *c, uint64_t seen, uint64_t due_us)
-{
-    struct timespec due = due_us == UINT64_MAX ? (struct timespec){0} : time_of(due_us);
+    struct timespec due = clock_after_us(for_us == UINT64_MAX ? 0 : for_us);
     int err = 0;
 
     pthread_mutex_lock(&c->lock);
     while (!c->kicked && c->latest <= seen && err == 0) {
         c->awaited = seen;
-        if (due_us == UINT64_MAX)
+        if (for_us == UINT64_MAX)
             err = pthread_cond_wait(&c->wake, &c->lock);
         else
             err = pthread_cond_clockwait(&c->wake, &c->lock, CLOCK_MONOTONIC, &due);

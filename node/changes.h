@@ -48,10 +48,10 @@ int changes_read(struct changes *c, uint64_t after, size_t max, struct buf *out,
 bool changes_next(struct cursor *from, struct change *out);
 
 /*
- * For one thread: blocks until one with a number above `seen` was added, changes_kick(), or the
- * time due_us (CLOCK_MONOTONIC; UINT64_MAX: never). A kick while nobody waits ends the next wait.
+ * For one thread: blocks until one with a number above `seen` was added, changes_kick(), or for_us
+ * have passed (UINT64_MAX: for ever). A kick while nobody waits ends the next wait.
  */
-void changes_await(struct changes *c, uint64_t seen, uint64_t due_us);
+void changes_await(struct changes *c, uint64_t seen, uint64_t for_us);
 void changes_kick(struct changes *c);
 
 #endif

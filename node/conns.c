@@ -7,7 +7,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #include "common/list.h"
 
@@ -94,17 +93,6 @@ static void make_room_locked(struct conns *cs)
     }
 }
 
-static struct timespec from_now(uint64_t us)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    us += (uint64_t)ts.tv_nsec / 1000;
-    ts.tv_sec += (time_t)(us / 1000000);
-    ts.tv_nsec = (long)(us % 1000000 * 1000);
-    return ts;
-}
-
 static void *conns_thread(void *arg)
 {
     struct conns *cs = arg;
@@ -125,7 +113,7 @@ static void *conns_thread(void *arg)
         if (next == UINT64_MAX) {
             pthread_cond_wait(&cs->wake, &cs->lock);
         } else {
-            struct timespec ts = from_now(next - now);
+            struct timespec ts = clock_after_us(next - now);
 
             pthread_cond_clockwait(&cs->wake, &cs->lock, CLOCK_MONOTONIC, &ts);
         }

@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/log.h"
 
@@ -43,13 +42,8 @@ static uint64_t mono_us(const struct scrub *s)
 /* Until then, or until somebody wants something of the thread. */
 static void scrub_wait(struct scrub *s, uint64_t us)
 {
-    struct timespec ts;
+    struct timespec ts = clock_after_us(us);
 
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    ts.tv_sec += (time_t)(us / 1000000);
-    ts.tv_nsec += (long)(us % 1000000) * 1000;
-    ts.tv_sec += ts.tv_nsec / 1000000000;
-    ts.tv_nsec %= 1000000000;
     pthread_mutex_lock(&s->lock);
     while (!atomic_load(&s->stop) && !s->stale &&
            pthread_cond_clockwait(&s->wake, &s->lock, CLOCK_MONOTONIC, &ts) != ETIMEDOUT)

@@ -27,7 +27,7 @@ struct watchers {
     _Atomic bool stopped, end;
 };
 
-/* Wakes those for whom there is something; returns when to look again. */
+/* Wakes those for whom there is something; returns in how long to look again. */
 static uint64_t wake_locked(struct watchers *ws, uint64_t latest, uint64_t now)
 {
     uint64_t next = UINT64_MAX;
@@ -40,9 +40,17 @@ static uint64_t wake_locked(struct watchers *ws, uint64_t latest, uint64_t now)
             exchange_wake(w->x);
             due = now + AGAIN_US;
         }
-        next = due < next ? due : next;
+        next = due - now < next ? due - now : next;
     }
     return next;
+}
+
+/* How much of us is left since then. */
+static uint64_t left_us(const struct watchers *ws, uint64_t since, uint64_t us)
+{
+    uint64_t passed = ws->clock->mono_us(ws->clock) - since;
+
+    return passed < us ? us - passed : 0;
 }
 
 static void *watchers_thread(void *arg)
@@ -59,7 +67,7 @@ static void *watchers_thread(void *arg)
         pthread_mutex_unlock(&ws->lock);
         changes_await(ws->changes, any ? latest : UINT64_MAX, next);
         if (any)
-            changes_await(ws->changes, UINT64_MAX, now + PACE_US);
+            changes_await(ws->changes, UINT64_MAX, left_us(ws, now, PACE_US));
     }
     return NULL;
 }

@@ -333,6 +333,27 @@ def slow(t, c):
             eq(w.changes(until=lambda line: line["version"] == v)[-1]["key"], "last")
 
 
+# --- one node, on a machine that was suspended -----------------------------------------------------
+
+
+SUSPENDED = ["unshare", "--time", "--boottime", "3600"]
+
+
+class Resumed(Cluster):
+    def command(self, i, extra=()):
+        return [*SUSPENDED, *super().command(i, extra)]
+
+
+def resumed(t):
+    if subprocess.run([*SUSPENDED, "true"], stderr=subprocess.DEVNULL, check=False).returncode != 0:
+        print("# here no process may have a time of its own")
+        return
+    with t.claim("after an hour of suspend heartbeats come as before"), \
+            Resumed(n=1, rf=1, base_port=BASE + 40, store="memory") as c, Watch(c.port(1)) as w:
+        for _ in range(4):
+            eq(set(w.line()), {"position"})
+
+
 def main():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 8192)), hard))
@@ -342,6 +363,7 @@ def main():
                 part(t, c)
         with Cluster(n=1, rf=1, base_port=BASE + 20, store="memory") as c:
             slow(t, c)
+        resumed(t)
 
 
 main()
