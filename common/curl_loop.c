@@ -27,13 +27,16 @@ static int on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *pe
 
 static curl_socket_t on_open(void *arg, curlsocktype purpose, struct curl_sockaddr *addr)
 {
-    struct curl_loop *c = arg;
+    struct transfer *t = arg;
     int fd = socket(addr->family, addr->socktype | SOCK_CLOEXEC, addr->protocol);
 
     (void)purpose;
-    if (fd < 0)
+    if (fd < 0) {
+        t->open_err = -errno;
         return CURL_SOCKET_BAD;
-    if (sockets_opened(&c->sockets, fd) < 0) {
+    }
+    t->open_err = sockets_opened(&t->curl->sockets, fd);
+    if (t->open_err < 0) {
         close(fd);
         return CURL_SOCKET_BAD;
     }
@@ -117,9 +120,10 @@ CURLcode curl_loop_prepare(struct curl_loop *c, CURL *easy, struct transfer *t, 
 {
     CURLcode code = CURLE_OK;
 
+    t->curl = c;
     code |= curl_easy_setopt(easy, CURLOPT_PRIVATE, t);
     code |= curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, on_open);
-    code |= curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, c);
+    code |= curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, t);
     code |= curl_easy_setopt(easy, CURLOPT_CLOSESOCKETFUNCTION, on_close);
     code |= curl_easy_setopt(easy, CURLOPT_CLOSESOCKETDATA, c);
     code |= curl_easy_setopt(easy, CURLOPT_URL, url);
@@ -136,9 +140,21 @@ CURLcode curl_loop_prepare(struct curl_loop *c, CURL *easy, struct transfer *t, 
     return code;
 }
 
-int curl_loop_error(CURL *easy, CURLcode code, int own)
+/* Of its several addresses: there was none to try, none for want of a socket, or the last one. */
+static int connect_error(CURL *easy, const struct transfer *t)
 {
     long os = 0;
+    int err;
+
+    if (t->open_err != 0 && t->open_err != -EAFNOSUPPORT)
+        return t->open_err;
+    curl_easy_getinfo(easy, CURLINFO_OS_ERRNO, &os);
+    err = os > 0 ? -(int)os : -ECONNREFUSED;
+    return transport_err_of_node(err) ? err : -EHOSTUNREACH; /* forbidden, no such protocol, ... */
+}
+
+int curl_loop_error(CURL *easy, const struct transfer *t, CURLcode code, int own)
+{
 
     switch (code) {
     case CURLE_OK:
@@ -150,8 +166,7 @@ int curl_loop_error(CURL *easy, CURLcode code, int own)
     case CURLE_COULDNT_RESOLVE_HOST:
         return -EHOSTUNREACH;
     case CURLE_COULDNT_CONNECT:
-        curl_easy_getinfo(easy, CURLINFO_OS_ERRNO, &os);
-        return os > 0 ? -(int)os : -ECONNREFUSED;
+        return connect_error(easy, t);
     case CURLE_SEND_ERROR:
     case CURLE_RECV_ERROR:
     case CURLE_GOT_NOTHING:

@@ -20,6 +20,8 @@ struct curl_loop {
 /* The owner of an easy handle: told when what it does has ended, on the loop. */
 struct transfer {
     void (*ended)(struct transfer *t, CURLcode code);
+    struct curl_loop *curl; /* set by curl_loop_prepare() */
+    int open_err; /* why there was no socket, -EMFILE, ...; 0 when it begins, by its owner */
 };
 
 /* clock must outlive it. 0 or -errno. */
@@ -30,6 +32,6 @@ void curl_loop_fini(struct curl_loop *c);
 /* Sets what all transfers have in common; url is copied. */
 CURLcode curl_loop_prepare(struct curl_loop *c, CURL *easy, struct transfer *t, const char *url);
 /* What the code of a transfer that ended comes to; own: why its write callback failed. */
-int curl_loop_error(CURL *easy, CURLcode code, int own);
+int curl_loop_error(CURL *easy, const struct transfer *t, CURLcode code, int own);
 
 #endif

@@ -252,8 +252,7 @@ static int leg_decode(struct leg *leg, struct blob *body)
                             &head_len);
 
     if (err < 0)
-        /* No answer at all, or one cut short: that says nothing of the data at rest. */
-        return err == -EAGAIN || err == -EBADMSG ? -EPROTO : err;
+        return -EPROTO; /* no answer at all, or one cut short: that says nothing of the data */
     if (!answers(leg->ans.kind, leg->asked)) {
         leg->ans = (struct answer){0};
         return -EPROTO;
@@ -312,7 +311,7 @@ static void leg_tell_health(const struct leg *leg, size_t answer_len)
                          leg->ans.n_keys, leg->ans.recovering == NODE_RECOVERING);
         else if (leg->ans.kind == ANS_ERROR && leg->ans.status == 503)
             health_refused(c->opts.health, leg->node);
-    } else if (leg->err != -ECANCELED && (leg->err != -ETIMEDOUT || now >= leg->slow_us)) {
+    } else if (transport_err_of_node(leg->err) && (leg->err != -ETIMEDOUT || now >= leg->slow_us)) {
         /* A call that was given little time proves nothing by running out of it. */
         health_failed(c->opts.health, leg->node, now, leg->err);
     }

@@ -76,7 +76,7 @@ static int status_error(long status)
 static void on_transfer(struct transfer *t, CURLcode code)
 {
     struct stream_transfer *st = container_of(t, struct stream_transfer, transfer);
-    int err = curl_loop_error(st->easy, code, st->err);
+    int err = curl_loop_error(st->easy, t, code, st->err);
     long status = 0;
 
     if (err == 0) { /* it may have had no body */

@@ -8,6 +8,8 @@
 #ifndef KVFS_COMMON_TRANSPORT_H
 #define KVFS_COMMON_TRANSPORT_H
 
+#include <errno.h>
+
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/list.h"
@@ -25,8 +27,8 @@ struct call {
     uint64_t deadline_us;    /* clock->mono_us: ended with -ETIMEDOUT then */
     /*
      * Comes exactly once. err 0: answer holds the whole body of the node's answer, whatever its
-     * HTTP status; done owns that reference. Else answer is NULL: -ETIMEDOUT, -ECONNREFUSED,
-     * -ECONNRESET, -EHOSTUNREACH, -ECANCELED (the transport is closing), ...
+     * HTTP status; done owns that reference. Else answer is NULL: what transport_err_of_node()
+     * names, -ECANCELED (the transport is closing), or what this process lacks.
      */
     void (*done)(struct call *c, int err, struct blob *answer);
     /*
@@ -74,6 +76,32 @@ struct transport {
     const struct transport_ops *ops;
     struct clock *clock;
 };
+
+/*
+ * Does the error of a call tell of the node, or of the way to it? All others (no memory, no
+ * descriptor, no room for the answer in a temporary file, an answer too long to take) are this
+ * process's own, and the node may be well.
+ */
+static inline bool transport_err_of_node(int err)
+{
+    switch (err) {
+    case -ETIMEDOUT:
+    case -ECONNREFUSED:
+    case -ECONNRESET:
+    case -ECONNABORTED:
+    case -EPIPE:
+    case -EHOSTUNREACH:
+    case -EHOSTDOWN:
+    case -ENETUNREACH:
+    case -ENETDOWN:
+    case -ENETRESET:
+    case -EADDRNOTAVAIL: /* there is no address here from which it could be reached */
+    case -EPROTO:        /* what came is no HTTP, or no answer */
+        return true;
+    default:
+        return false;
+    }
+}
 
 static inline uint64_t transport_now_us(struct transport *t)
 {

@@ -186,6 +186,7 @@ static int handle_load(struct handle *hd, struct request *rq)
     CURLcode code;
 
     hd->rq = rq;
+    hd->transfer.open_err = 0;
     if (size < SMALL_BODY_MAX && size == c->head.len) {
         bytes = c->head.data;
     } else if (size < SMALL_BODY_MAX) {
@@ -321,7 +322,7 @@ static bool request_begin_again(struct request *rq, int err)
 static void on_transfer(struct transfer *t, CURLcode code)
 {
     struct handle *hd = container_of(t, struct handle, transfer);
-    int err = curl_loop_error(hd->easy, code, hd->rq->err);
+    int err = curl_loop_error(hd->easy, t, code, hd->rq->err);
 
     if (!request_begin_again(hd->rq, err))
         request_end(hd->rq, err);

@@ -240,6 +240,30 @@ static void a_hello_says_who_asks_and_tells_health_what_it_heard(void **state)
     assert_true(health_fit(f->h.health, 1));
 }
 
+/* --- health ----------------------------------------------------------------------------------- */
+
+static void what_this_process_lacks_says_nothing_of_the_node(void **state)
+{
+    static const int own[] = {-ENOSPC, -EDQUOT, -EIO,   -EFBIG,  -ENOMEM,
+                              -EMFILE, -ENFILE, -EROFS, -EACCES, -ECANCELED};
+    static const int of_node[] = {-ECONNREFUSED, -ECONNRESET, -EHOSTUNREACH, -ENETUNREACH, -EPROTO};
+    struct fixture *f = *state;
+    struct hello_args args = {.node = 1, .self = 2, .timeout_ms = 100};
+    unsigned n = 0;
+
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
+        assert_non_null(client_hello(f->h.client, &args, on_hello, f));
+        hand_fail(&f->h, n++, own[i]);
+        assert_true(health_up(f->h.health, 1));
+    }
+    for (size_t i = 0; i < sizeof(of_node) / sizeof(of_node[0]); i++) {
+        assert_non_null(client_hello(f->h.client, &args, on_hello, f));
+        hand_fail(&f->h, n++, of_node[i]);
+        assert_false(health_up(f->h.health, 1));
+        health_answered(f->h.health, 1, f->h.now_us, 100, false, 1000, 5);
+    }
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -253,6 +277,7 @@ int main(void)
         TEST(a_node_that_is_silent_is_not_waited_for_longer_than_its_time),
         TEST(a_cancel_ends_it),
         TEST(a_hello_says_who_asks_and_tells_health_what_it_heard),
+        TEST(what_this_process_lacks_says_nothing_of_the_node),
     };
 
     return cmocka_run_group_tests_name("ask", tests, NULL, NULL);

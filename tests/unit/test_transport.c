@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include <cmocka.h>
@@ -434,6 +435,24 @@ static void refusal_and_unknown_names_are_told_apart(void **state)
                 err == -ETIMEDOUT); /* by how fast the name server answers, if there is one */
 }
 
+static void without_a_descriptor_the_node_is_not_to_blame(void **state)
+{
+    struct world *w = *state;
+    struct span hello = span_str("echo"), none = span_str("");
+    struct rlimit limit, lower;
+    int err;
+
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    lower = (struct rlimit){0, limit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &lower), 0);
+    err = call_node(w, NODE_REFUSING, hello, none, none, 10000000);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_int_equal(err, -EMFILE);
+    assert_false(transport_err_of_node(err));
+    assert_int_equal(call_node(w, NODE_REFUSING, hello, none, none, 10000000), -ECONNREFUSED);
+    assert_true(transport_err_of_node(-ECONNREFUSED));
+}
+
 static void a_proxy_of_the_environment_is_not_asked(void **state)
 {
     assert_int_equal(setenv("http_proxy", "http://127.0.0.1:1", 1), 0);
@@ -715,6 +734,8 @@ int main(void)
                                         setup_running, teardown),
         cmocka_unit_test_setup_teardown(refusal_and_unknown_names_are_told_apart, setup_running,
                                         teardown),
+        cmocka_unit_test_setup_teardown(without_a_descriptor_the_node_is_not_to_blame,
+                                        setup_running, teardown),
         cmocka_unit_test_setup_teardown(a_proxy_of_the_environment_is_not_asked, setup_running,
                                         teardown),
         cmocka_unit_test_setup_teardown(
