@@ -179,6 +179,7 @@ static void read_fetch(struct read_op *rd, uint64_t offset, uint64_t length,
     };
 
     round_drop(&rd->op);
+    op_wake_at(&rd->op, UINT64_MAX); /* no more hedging: the fetch does that */
     rd->after_fetch = then;
     rd->sub = client_read(rd->op.c, &args, on_fetched, rd);
     if (rd->sub == NULL)

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "common/limits.h"
 #include "tests/lib/hand.h"
 
 struct fixture {
@@ -333,6 +334,49 @@ static void a_version_whose_value_all_but_the_last_holder_find_damaged_comes_fro
     give_up(f, op);
 }
 
+/* --- long values ------------------------------------------------------------------------------ */
+
+static void on_long_value(void *arg, struct read_result *res)
+{
+    struct fixture *f = arg;
+
+    on_read(arg, res);
+    f->got_value = res->value.len == res->rec.rec.size;
+}
+
+/* What was to ask a second replica for the first bytes must not begin it all once more. */
+static void a_pinned_read_of_a_long_value_fetches_all_of_it_once(void **state)
+{
+    struct fixture *f = *state;
+    size_t size = MEMORY_BLOB_MAX + CHUNK_SIZE;
+    uint8_t *bytes = calloc(1, size);
+    struct buf sums = {0};
+    struct record rec = newer;
+    struct read_args args = {
+        .key = span_str("k"), .want_value = true, .length = READ_ALL, .pin = rec.version};
+    struct op *op = client_read(f->h.client, &args, on_long_value, f);
+
+    assert_non_null(bytes);
+    record_sums(&sums, span_of(bytes, size));
+    rec.size = size;
+    rec.sums = buf_span(&sums);
+    assert_int_equal(hand_message(&f->h, 0).length, MEMORY_BLOB_MAX);
+    hand_answer_value(&f->h, 0, (struct answer){.kind = ANS_STATE, .record = rec},
+                      span_of(bytes, MEMORY_BLOB_MAX));
+    assert_int_equal(f->h.n_calls, 2);
+    assert_int_equal(hand_message(&f->h, 1).length, size);
+    hand_run_until(&f->h, f->h.now_us + HEALTH_HEDGE_MAX_US + 1);
+    assert_int_equal(f->h.n_calls, 3); /* another is asked for all, and nobody for the beginning */
+    assert_int_equal(hand_message(&f->h, 2).length, size);
+    hand_answer_value(&f->h, 1, (struct answer){.kind = ANS_STATE, .record = rec},
+                      span_of(bytes, size));
+    assert_true(f->n_done == 1 && f->err == 0 && f->got_value);
+    free(bytes);
+    buf_fini(&sums);
+    give_up(f, op);
+    assert_int_equal(f->n_done, 1);
+}
+
 /* --- whom it asks ----------------------------------------------------------------------------- */
 
 static void a_replica_that_recovers_is_asked_last(void **state)
@@ -437,6 +481,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(
             a_version_whose_value_all_but_the_last_holder_find_damaged_comes_from_that, setup,
             teardown),
+        cmocka_unit_test_setup_teardown(a_pinned_read_of_a_long_value_fetches_all_of_it_once, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(a_replica_that_recovers_is_asked_last, setup, teardown),
         cmocka_unit_test_setup_teardown(
             a_read_may_be_kept_where_all_who_answered_were_followed_before, setup, teardown),
