@@ -10,7 +10,6 @@
 
 struct ask_op {
     struct op op;
-    enum message_kind kind;
     ask_done_fn *done;
     void *arg;
     hello_done_fn *hello_done; /* of client_hello(), whose arg is: */
@@ -24,29 +23,6 @@ static void ask_finish(struct ask_op *a, struct ask_result *res)
     free(a);
 }
 
-static bool may_answer(enum message_kind kind, enum answer_kind answer)
-{
-    switch (kind) {
-    case MSG_PREPARE:
-        return answer == ANS_PROMISE || answer == ANS_REFUSE;
-    case MSG_ACCEPT:
-        return answer == ANS_ACCEPTED || answer == ANS_REFUSE || answer == ANS_NEED_VALUE;
-    case MSG_READ:
-        return answer == ANS_STATE;
-    case MSG_LIST:
-        return answer == ANS_LIST;
-    case MSG_HELLO:
-        return answer == ANS_HELLO;
-    case MSG_DIGEST:
-        return answer == ANS_DIGEST;
-    case MSG_KEYS:
-        return answer == ANS_KEYS;
-    case MSG_DROP:
-        return answer == ANS_ACCEPTED || answer == ANS_REFUSE;
-    }
-    return false;
-}
-
 static void on_asked(struct round *r, struct leg *leg)
 {
     struct ask_op *a = container_of(r->op, struct ask_op, op);
@@ -54,8 +30,6 @@ static void on_asked(struct round *r, struct leg *leg)
 
     if (leg->body != NULL)
         res.answer = &leg->ans;
-    if (res.err == 0 && !may_answer(a->kind, leg->ans.kind))
-        res.err = -EPROTO;
     if (res.err < 0)
         round_explain(r, &res.why);
     else if (leg->ans.kind == ANS_LIST || leg->ans.kind == ANS_KEYS)
@@ -87,7 +61,6 @@ struct op *client_ask(struct client *c, const struct ask_args *args, ask_done_fn
         free(a);
         return NULL;
     }
-    a->kind = m.kind;
     a->done = done;
     a->arg = arg;
     a->op.on_end = ask_end;

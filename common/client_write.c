@@ -438,6 +438,13 @@ static void prepare_send(struct write_op *w, struct round *r, unsigned i)
     round_send(r, i, &m);
 }
 
+/* And to those that were not asked yet. */
+static void prepare_others(struct write_op *w)
+{
+    while (w->n_up < w->n)
+        prepare_send(w, w->op.round, w->n_up++);
+}
+
 static void on_prepare_answer(struct round *r, struct leg *leg)
 {
     struct write_op *w = container_of(r->op, struct write_op, op);
@@ -494,10 +501,10 @@ static void write_wake(struct op *op)
         w->turn.waiting = false;
         write_try(w);
     } else if (w->n_up < w->n) {
-        if (!w->preparing)
+        if (w->preparing)
+            prepare_others(w);
+        else
             write_accept_others(w);
-        while (w->n_up < w->n)
-            prepare_send(w, op->round, w->n_up++);
         write_hedge_later(w);
     } else if (w->preparing) {
         write_retry(w);

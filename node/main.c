@@ -486,7 +486,6 @@ static void block_signals(sigset_t *set)
     signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of the store, not the end */
 }
 
-/* Serves until a signal says otherwise. Returns the exit code. */
 /* Is the store beyond healing, key by key? */
 static bool store_is_damaged(const struct node *n, struct err *why)
 {
@@ -502,6 +501,7 @@ static bool store_is_damaged(const struct node *n, struct err *why)
     return true;
 }
 
+/* Serves until a signal says otherwise. Returns the exit code. */
 static int serve(struct node *n, char **argv, const sigset_t *signals)
 {
     struct err why;

@@ -63,10 +63,7 @@ static void add_key(struct json *j, const struct entry *e)
     json_end(j, '}');
 }
 
-/*
- * The array of one kind of entry. Returns how many of `prefixes` could not be shown: they are not
- * UTF-8.
- */
+/* 0, or -EBADMSG: these are no entries. */
 static int add_keys(struct json *j, struct span entries)
 {
     struct cursor c = cursor_of(entries);
@@ -82,7 +79,10 @@ static int add_keys(struct json *j, struct span entries)
     return r;
 }
 
-/* "prefixes" holds those that are UTF-8, "prefixes_base64", only there when needed, the others. */
+/*
+ * "prefixes" holds those that are UTF-8, "prefixes_base64", only there when needed, the others.
+ * *n_other: how many are of the other kind, and were left out.
+ */
 static void add_prefixes(struct json *j, struct span entries, bool as_base64, unsigned *n_other)
 {
     struct cursor c = cursor_of(entries);
