@@ -31,9 +31,14 @@ struct clock *clock_real(void)
     return &real;
 }
 
+uint64_t clock_awake_us(void)
+{
+    return read_us(CLOCK_MONOTONIC);
+}
+
 struct timespec clock_after_us(uint64_t us)
 {
-    uint64_t at = read_us(CLOCK_MONOTONIC) + us;
+    uint64_t at = clock_awake_us() + us;
 
     return (struct timespec){(time_t)(at / 1000000), (long)(at % 1000000 * 1000)};
 }

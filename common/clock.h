@@ -15,8 +15,10 @@ struct clock {
 
 /* The machine's clock; static, thread safe. */
 struct clock *clock_real(void);
-/* The moment so long from now, on CLOCK_MONOTONIC: for pthread_cond_clockwait(). That clock stands
- * still in suspend, so it is behind mono_us by all the time that the machine ever slept. */
+/* CLOCK_MONOTONIC: it stands still in suspend, as the kernel's own timeouts do, so it is behind
+ * mono_us by all the time that the machine ever slept. */
+uint64_t clock_awake_us(void);
+/* The moment so long from now by that clock: for pthread_cond_clockwait(). */
 struct timespec clock_after_us(uint64_t us);
 
 #endif

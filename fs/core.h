@@ -82,11 +82,17 @@ int fs_entry_of(struct fs *fs, struct caller *who, struct span key, const struct
 void fs_hold_name(struct fs *fs, const struct found *found, const struct follow_mark *mark,
                   struct fs_entry *e);
 /* Asks what an inode is now, and keeps it if it may. -ENOENT; -ESTALE: something else. (known.c, as
- * are the next three.) */
+ * are the next five.) */
 int fs_find_inode(struct fs *fs, struct caller *who, struct inode *in, struct found *out);
 /* Asks what a directory is, if the kernel has come by its name without asking and that is not known
  * to be as it was. -ENOENT: it is no longer there. */
 int fs_renew_dir(struct fs *fs, struct caller *who, struct inode *in);
+/* Before something is made or removed in a directory: 0, or -ESTALE where it is no longer there,
+ * upon which the kernel walks the path again. */
+int fs_check_dir(struct fs *fs, struct caller *who, struct inode *dir);
+/* A lookup in the directory found nothing: -ENOENT, or -ESTALE where something else has taken the
+ * place of the directory, or of one above, so that the path may lead elsewhere now. */
+int fs_missed(struct fs *fs, struct caller *who, struct inode *dir);
 /* Attributes as programs see them, with what this mount knows better than the cluster. */
 void fs_show(struct fs *fs, struct inode *in, const struct meta *found, struct stat *out);
 

@@ -287,7 +287,7 @@ static int read_base(struct fs *fs, struct caller *who, struct inode *in, struct
     struct read_args args = {.key = key,
                              .want_value = want,
                              .length = want ? CHUNK_SIZE : 0,
-                             .peek = follow_is_named(fs->follow, in, core_now_us())};
+                             .peek = follow_is_named(fs->follow, in)};
     int err;
 
     if (seen != NULL) {
@@ -327,7 +327,7 @@ int file_refresh(struct fs *fs, struct caller *who, struct file *f, bool want)
     struct found seen;
     /* Where the kernel walks over names without asking, that may be of an earlier call. */
     bool was_seen =
-        !follow_is_named(fs->follow, f->inode, core_now_us()) &&
+        !follow_is_named(fs->follow, f->inode) &&
         inode_take_seen(fs->inodes, f->inode, who->pid, core_now_us(), SEEN_ASKED, &seen);
     struct follow_mark mark = {0};
     bool have;

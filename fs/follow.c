@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/hash.h"
 #include "common/limits.h"
 
@@ -400,16 +401,24 @@ bool follow_is_behind(struct follow *f, struct inode *in, struct ballot version)
 
 /* --- what the kernel holds ------------------------------------------------------------------- */
 
-void follow_set_named(struct follow *f, struct inode *in, uint64_t until_us)
+/* The kernel counts from when it has the answer, by ticks of a clock that stands still in suspend,
+ * and rounds up. */
+#define NAMED_MARGIN_S 1u
+
+void follow_set_named(struct follow *f, struct inode *in, unsigned for_s)
 {
+    uint64_t until_us =
+        for_s > 0 ? clock_awake_us() + (for_s + NAMED_MARGIN_S) * (uint64_t)1000000 : 0;
+
     pthread_mutex_lock(&f->lock);
     if (until_us == 0 || until_us > in->kept.named_until_us)
         in->kept.named_until_us = until_us;
     pthread_mutex_unlock(&f->lock);
 }
 
-bool follow_is_named(struct follow *f, struct inode *in, uint64_t now_us)
+bool follow_is_named(struct follow *f, struct inode *in)
 {
+    uint64_t now_us = clock_awake_us();
     bool named;
 
     pthread_mutex_lock(&f->lock);

@@ -84,9 +84,9 @@ bool follow_is_behind(struct follow *f, struct inode *in, struct ballot version)
 
 /* --- what the kernel holds ------------------------------------------------------------------- */
 
-/* Until then (monotonic) it may walk over the name without asking; 0: it was told to ask. */
-void follow_set_named(struct follow *f, struct inode *in, uint64_t until_us);
-bool follow_is_named(struct follow *f, struct inode *in, uint64_t now_us);
+/* So long from now it may walk over the name without asking; 0: it was told to ask. */
+void follow_set_named(struct follow *f, struct inode *in, unsigned for_s);
+bool follow_is_named(struct follow *f, struct inode *in);
 
 /*
  * Pages. The kernel keeps them over close and open where it is allowed to, so it must be known

@@ -161,7 +161,7 @@ static bool take_seen(struct fs *fs, struct caller *who, const struct name *n, e
                                ? inode_find(fs->inodes, buf_span(keys[kind]), (enum inode_kind)kind)
                                : NULL;
 
-        there = in != NULL && !follow_is_named(fs->follow, in, core_now_us()) &&
+        there = in != NULL && !follow_is_named(fs->follow, in) &&
                 inode_take_seen(fs->inodes, in, who->pid, core_now_us(), want, out);
         inode_put(fs->inodes, in);
     }
@@ -197,6 +197,8 @@ int fs_lookup(struct fs *fs, struct caller *who, uint64_t parent, const char *te
             err = name_find(fs, who, &n, &found);
             how.by = SEEN_ASKED;
         }
+        if (err == -ENOENT)
+            err = fs_missed(fs, who, n.dir);
         how.until_us = core_now_us() + SEEN_US;
         if (err == 0)
             err = fs_entry_of(fs, who, buf_span(found.kind == INODE_DIR ? &n.subdir : &n.file),

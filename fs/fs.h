@@ -49,6 +49,9 @@ struct fs_entry {
     bool name_holds; /* the kernel may believe the name for FS_NAME_TIMEOUT_S */
 };
 #define FS_NAME_TIMEOUT_S 60
+/* A directory's for so long if not: it is just the beginning of the keys in it, and what is in it
+ * is asked for all the same. */
+#define FS_DIR_NAME_TIMEOUT_S 1
 
 /*
  * Are these the attributes that the directory is known to have (fs/follow.h)? Then the kernel may

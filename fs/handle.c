@@ -162,8 +162,9 @@ static int create_inode(struct fs *fs, struct caller *who, uint64_t parent, cons
         if (err < 0)
             return err;
         err = n.file_err; /* a name that only a directory can have? */
+        if (err == 0 && !done)
+            err = fs_check_dir(fs, who, n.dir);
         if (err == 0 && !done) {
-            (void)fs_renew_dir(fs, who, n.dir);
             found->meta.gid = fs_inherit(fs, n.dir, &found->meta);
             err = create_key(fs, who, &n, flags, found, isnew);
         }

@@ -58,13 +58,14 @@ struct seen {
  * follow.h, whose lock guards it.
  */
 struct kept {
-    uint64_t hash;           /* of the key that found and told are of */
-    uint64_t epoch;          /* in which found was seen to hold; 0: it does not */
-    struct found found;      /* its version: all changes up to it are known */
-    struct ballot told;      /* the newest version heard of */
-    struct ballot pages;     /* that all pages which the kernel has are of; none: of any */
-    uint64_t n_mixed;        /* how often pages came to be of any */
-    uint64_t named_until_us; /* until when it may walk over the name without asking; monotonic */
+    uint64_t hash;       /* of the key that found and told are of */
+    uint64_t epoch;      /* in which found was seen to hold; 0: it does not */
+    struct found found;  /* its version: all changes up to it are known */
+    struct ballot told;  /* the newest version heard of */
+    struct ballot pages; /* that all pages which the kernel has are of; none: of any */
+    uint64_t n_mixed;    /* how often pages came to be of any */
+    uint64_t
+        named_until_us; /* until when it may walk over the name without asking; clock_awake_us() */
 };
 
 /* All fields but id, kind and kept are protected by the table's lock; others see them through the

@@ -37,7 +37,7 @@ static int find_file(struct fs *fs, struct caller *who, struct inode *in, struct
                      struct found *out)
 {
     struct follow_mark mark = follow_mark(fs->follow, key, key);
-    bool named = follow_is_named(fs->follow, in, core_now_us());
+    bool named = follow_is_named(fs->follow, in);
     int err = named ? key_find_shown(fs, who, key, out) : key_find_file(fs, who, key, out);
 
     if (err == 0 &&
@@ -69,10 +69,42 @@ int fs_renew_dir(struct fs *fs, struct caller *who, struct inode *in)
 {
     struct found found;
 
-    if (in->id == INODE_ROOT || !follow_is_named(fs->follow, in, core_now_us()) ||
-        inode_is_gone(fs->inodes, in) || follow_recall(fs->follow, in, &found))
+    if (in->id == INODE_ROOT || !follow_is_named(fs->follow, in) || inode_is_gone(fs->inodes, in) ||
+        follow_recall(fs->follow, in, &found))
         return 0;
     return fs_find_inode(fs, who, in, &found);
+}
+
+int fs_check_dir(struct fs *fs, struct caller *who, struct inode *dir)
+{
+    return fs_renew_dir(fs, who, dir) == -ENOENT ? -ESTALE : 0; /* other errors come again */
+}
+
+/* Is the first thing on the way up from this prefix a file (a symlink, perhaps)? */
+static bool is_replaced(struct fs *fs, struct caller *who, struct span prefix)
+{
+    struct found found;
+    int err = -ENOENT;
+
+    while (prefix.len > 0 && err == -ENOENT) {
+        if (prefix.data[--prefix.len] == '/')
+            err = key_find_shown(fs, who, prefix, &found);
+    }
+    return err == 0 && found.kind == INODE_FILE;
+}
+
+/* (That a directory is gone is not enough: who is about to make something in it gets the error of
+ * the lookup from the kernel, which walks the path again only for the next step's.) */
+int fs_missed(struct fs *fs, struct caller *who, struct inode *dir)
+{
+    struct buf prefix = {0};
+    int err = -ENOENT;
+
+    if (fs_renew_dir(fs, who, dir) == -ENOENT && inode_key(fs->inodes, dir, &prefix) == 0 &&
+        is_replaced(fs, who, buf_span(&prefix)))
+        err = -ESTALE;
+    buf_fini(&prefix);
+    return err;
 }
 
 /* --- what the kernel may believe ----------------------------------------------------------- */
@@ -80,14 +112,16 @@ int fs_renew_dir(struct fs *fs, struct caller *who, struct inode *in)
 void fs_hold_name(struct fs *fs, const struct found *found, const struct follow_mark *mark,
                   struct fs_entry *e)
 {
-    struct inode *in = found->followed ? inode_get(fs->inodes, e->id) : NULL;
+    struct inode *in = inode_get(fs->inodes, e->id);
     struct found now;
 
     if (in == NULL)
         return;
-    if (follow_recall(fs->follow, in, &now) && follow_holds(fs->follow, mark)) {
+    if (found->followed && follow_recall(fs->follow, in, &now) && follow_holds(fs->follow, mark)) {
         e->name_holds = true;
-        follow_set_named(fs->follow, in, core_now_us() + FS_NAME_TIMEOUT_S * 1000000ull);
+        follow_set_named(fs->follow, in, FS_NAME_TIMEOUT_S);
+    } else if (in->kind == INODE_DIR && follow_is_live(fs->follow)) {
+        follow_set_named(fs->follow, in, FS_DIR_NAME_TIMEOUT_S);
     }
     inode_put(fs->inodes, in);
 }

@@ -10,7 +10,6 @@
 #include "common/log.h"
 #include "fs/handle.h"
 
-#define DIR_TIMEOUT_S 1.0
 /* With a name the kernel may come to know an inode of which it was told already that it changed. */
 #define NEW_ATTR_TIMEOUT_MAX_S 1.0
 
@@ -68,13 +67,9 @@ int request_end(fuse_req_t req, struct caller *who, int err)
 
 void fill_entry(const struct mount *m, const struct fs_entry *e, struct fuse_entry_param *out)
 {
-    /*
-     * Without a feed that tells of changes, no timeout: only a path walk that comes here sees what
-     * other mounts have done. But a directory is just the beginning of the keys in it, so its name
-     * may be believed for a while: what is in it is asked for all the same, and stat asks for its
-     * attributes.
-     */
-    double name_s = S_ISDIR(e->st.st_mode) ? DIR_TIMEOUT_S : 0, attr_s = 0;
+    /* Without a feed that tells of changes, no timeout: only a path walk that comes here sees what
+     * other mounts have done. */
+    double name_s = S_ISDIR(e->st.st_mode) ? FS_DIR_NAME_TIMEOUT_S : 0, attr_s = 0;
 
     if (e->name_holds)
         name_s = FS_NAME_TIMEOUT_S;

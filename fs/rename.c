@@ -116,7 +116,8 @@ int fs_rename(struct fs *fs, struct caller *who, uint64_t parent, const char *te
         return err;
     }
     same_name = strcmp(text, new_text) == 0;
-    if (from.dir != to.dir || !same_name)
+    err = fs_check_dir(fs, who, to.dir);
+    if (err == 0 && (from.dir != to.dir || !same_name))
         err = rename_names(fs, who, &from, &to, noreplace, same_name);
     if (err == 0) {
         inode_set_changed(fs->inodes, from.dir, attr_now_ns());

@@ -44,8 +44,9 @@ static int make(struct fs *fs, struct caller *who, uint64_t parent, const char *
             err = -EINVAL; /* a piece of a long name */
         else if (err == 0 && !done && fs_find_pending(fs, &n, &pending))
             err = -EEXIST;
+        if (err == 0 && !done)
+            err = fs_check_dir(fs, who, n.dir);
         if (err == 0 && !done) {
-            (void)fs_renew_dir(fs, who, n.dir);
             found->meta.gid = fs_inherit(fs, n.dir, &found->meta);
             err = key_create(fs, who, buf_span(key), &found->meta, value, &found->version);
             found->made = err == 0;
@@ -149,7 +150,9 @@ int fs_unlink(struct fs *fs, struct caller *who, uint64_t parent, const char *te
 
     if (err < 0)
         return err == -EINVAL ? -ENOENT : err;
-    err = n.file.len == 0 ? -ENOENT : dir_keep(fs, who, n.dir);
+    err = n.file.len == 0 ? -ENOENT : fs_check_dir(fs, who, n.dir);
+    if (err == 0)
+        err = dir_keep(fs, who, n.dir);
     if (err == 0)
         err = hold_key(fs, who, buf_span(&n.file), &f);
     if (err == 0)
@@ -210,8 +213,7 @@ int fs_rmdir(struct fs *fs, struct caller *who, uint64_t parent, const char *tex
 
     if (err < 0)
         return err == -EINVAL ? -ENOENT : err;
-    if (n.subdir.len == 0)
-        err = -ENOTDIR;
+    err = n.subdir.len == 0 ? -ENOTDIR : fs_check_dir(fs, who, n.dir);
     if (err == 0)
         err = fs_check_empty(fs, who, buf_span(&n.subdir));
     if (err == 0)

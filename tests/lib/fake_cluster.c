@@ -29,7 +29,7 @@ struct cluster {
     unsigned n_calls, fail_at;
     int fail_err;
     bool fail_on, fail_applied;
-    bool settle_reads;
+    bool settle_reads, followed;
     unsigned meddle_at; /* call */
     const char *meddle_key, *meddle_value;
     void (*meanwhile)(void *arg);
@@ -187,6 +187,11 @@ void fake_cluster_settle_reads(struct cluster *c)
     c->settle_reads = true;
 }
 
+void fake_cluster_follow(struct cluster *c)
+{
+    c->followed = true;
+}
+
 /* --- faults ----------------------------------------------------------------------------------- */
 
 void fake_cluster_fail(struct cluster *c, unsigned n, int err, bool on, bool applied)
@@ -295,7 +300,7 @@ int cluster_read(struct cluster *c, const struct read_args *args, struct waiter 
     struct item *it;
 
     pthread_mutex_lock(&c->lock);
-    *out = (struct read_result){.err = next_fault(c, w)};
+    *out = (struct read_result){.err = next_fault(c, w), .followed = c->followed};
     it = find(c, args->key);
     if (out->err == 0 && !ballot_is_none(args->pin) &&
         (it == NULL || ballot_cmp(it->rec.rec.version, args->pin) != 0))
@@ -393,7 +398,7 @@ int cluster_list(struct cluster *c, const struct list_args *args, struct waiter 
     struct span last = {0}; /* the prefix rolled up last */
 
     pthread_mutex_lock(&c->lock);
-    *out = (struct list_result){.err = next_fault(c, w)};
+    *out = (struct list_result){.err = next_fault(c, w), .followed = c->followed};
     for (size_t i = 0; i < c->n && out->err == 0; i++) {
         struct item *it = &c->items[i];
         struct span key = buf_span(&it->key);

@@ -23,6 +23,9 @@ unsigned fake_cluster_n_live(struct cluster *c);
  */
 void fake_cluster_settle_reads(struct cluster *c);
 
+/* From now on what is read may be kept (`followed`). */
+void fake_cluster_follow(struct cluster *c);
+
 /*
  * Each call that could reach nodes counts. The n-th from now (0: the next) fails with err, and all
  * after it when `on`; a write that fails has taken effect all the same where `applied`.

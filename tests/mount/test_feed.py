@@ -1,5 +1,6 @@
 """test_feed.py - what mounts keep while the nodes tell of changes: how soon another mount's changes show, what costs no
 request, and what holds whatever is kept."""
+import errno
 import os
 import pathlib
 import statistics
@@ -67,6 +68,15 @@ def hammer(c, a, b, rounds):
             size = os.fstat(f.fileno()).st_size
             got = f.read()
         eq((size, got == data), (len(data), True), f"round {i}")
+
+
+def fails(call, *args):
+    """With which error; 0: not."""
+    try:
+        call(*args)
+    except OSError as e:
+        return e.errno
+    return 0
 
 
 class Tail:
@@ -159,6 +169,27 @@ with Claims() as t, Cluster(base_port=21200) as c:
             os.rmdir(a / "mk")
             os.mkdir(b / "mk")
             os.rmdir(b / "mk")
+
+    with t.claim("in a directory that another mount removed, or made a symlink, things are as they are there"):
+        (a / "d/there").write_bytes(b"behind the symlink")
+        for call in (os.mkdir, lambda p: open(p, "x").close(), lambda p: open(p, "w").close(), lambda p: os.symlink("to", p),
+                     lambda p: os.rename(b / "d/f001", p), os.stat):
+            os.mkdir(a / "goes")
+            os.stat(b / "goes")
+            fd = os.open(b / "goes", os.O_PATH)
+            try:
+                os.rmdir(a / "goes")
+                wait_until(lambda fd=fd: fails(os.fstat, fd) == errno.ESTALE, 10, "it is told")
+            finally:
+                os.close(fd)
+            eq((fails(call, b / "goes/new"), os.path.exists(a / "goes")), (errno.ENOENT, False))
+        os.mkdir(a / "goes")
+        os.stat(b / "goes")
+        os.rmdir(a / "goes")
+        os.symlink("d", a / "goes")
+        soon(lambda: fails((b / "goes/there").read_bytes), 0)
+        eq((b / "goes/there").read_bytes(), b"behind the symlink")
+        os.unlink(a / "goes")
 
     with t.claim("`tail -f` of a file that another mount appends to shows each line"):
         for options in ((), ("---disable-inotify",)):

@@ -814,11 +814,107 @@ static void an_open_after_a_listing_asks_the_cluster(void **state)
     world_free(w);
 }
 
+/* A world in which what is read is kept, with a directory that the kernel knows by its name. */
+static struct world *world_with_known_dir(uint64_t *dir)
+{
+    struct world *w = world_new();
+    struct fs_entry e;
+
+    fake_cluster_follow(w->cluster);
+    follow_live(fs_follow(w->fs), true);
+    fake_cluster_put(w->cluster, "d/", "");
+    fake_cluster_put(w->cluster, "d/f", "x");
+    fake_cluster_put(w->cluster, "e", "y");
+    assert_int_equal(fs_lookup(w->fs, &w->who, 1, "d", &e), 0);
+    assert_true(e.name_holds);
+    *dir = e.id;
+    return w;
+}
+
+static void delete_elsewhere(struct world *w, const char *key)
+{
+    fake_cluster_delete(w->cluster, key);
+    follow_changed(fs_follow(w->fs), span_str(key),
+                   (struct ballot){.counter = UINT64_MAX, .proposer = 1}, FEED_DELETE);
+}
+
+static void in_a_directory_that_another_mount_removed_nothing_is_made_found_or_removed(void **state)
+{
+    uint64_t dir;
+    struct world *w = world_with_known_dir(&dir);
+    struct caller *who = &w->who;
+    struct fs_entry e;
+    struct handle *h;
+
+    (void)state;
+    delete_elsewhere(w, "d/f");
+    delete_elsewhere(w, "d/");
+    assert_int_equal(fs_lookup(w->fs, who, dir, "f", &e), -ENOENT);
+    /* Upon which the kernel walks the path again. */
+    assert_int_equal(fs_mkdir(w->fs, who, dir, "n", 0755, &e), -ESTALE);
+    assert_int_equal(fs_mknod(w->fs, who, dir, "n", 0644, 0, &e), -ESTALE);
+    assert_int_equal(fs_symlink(w->fs, who, "to", dir, "n", &e), -ESTALE);
+    assert_int_equal(fs_create(w->fs, who, dir, "n", 0644, O_WRONLY, &e, &h), -ESTALE);
+    assert_int_equal(fs_rename(w->fs, who, 1, "e", dir, "n", false), -ESTALE);
+    assert_int_equal(fs_unlink(w->fs, who, dir, "f"), -ESTALE);
+    assert_int_equal(fs_rmdir(w->fs, who, dir, "f"), -ESTALE);
+    assert_int_equal(fake_cluster_n_live(w->cluster), 1);
+    assert_stored(w, "e", "y");
+    world_free(w);
+}
+
+static void
+what_is_looked_for_in_a_directory_that_something_else_replaced_is_looked_for_again(void **state)
+{
+    uint64_t dir;
+    struct world *w = world_with_known_dir(&dir);
+    struct fs_entry e;
+
+    (void)state;
+    fake_cluster_put(w->cluster, "d/sub/", "");
+    assert_int_equal(fs_lookup(w->fs, &w->who, dir, "sub", &e), 0);
+    delete_elsewhere(w, "d/sub/");
+    delete_elsewhere(w, "d/f");
+    delete_elsewhere(w, "d/");
+    put_elsewhere(w, "d", "where to");
+    assert_int_equal(fs_lookup(w->fs, &w->who, dir, "f", &e), -ESTALE);
+    assert_int_equal(fs_lookup(w->fs, &w->who, e.id, "f", &e), -ESTALE);
+    world_free(w);
+}
+
+static void what_is_looked_for_in_a_directory_known_to_be_there_costs_one_question(void **state)
+{
+    uint64_t dir;
+    struct world *w = world_with_known_dir(&dir);
+    struct fs_entry e;
+    unsigned n = fake_cluster_n_calls(w->cluster);
+
+    (void)state;
+    assert_int_equal(fs_lookup(w->fs, &w->who, dir, "n", &e), -ENOENT);
+    assert_int_equal(fake_cluster_n_calls(w->cluster), n + 1);
+    assert_int_equal(fs_mknod(w->fs, &w->who, dir, "n", 0644, 0, &e), 0);
+    assert_int_equal(fake_cluster_n_calls(w->cluster), n + 2);
+    /* It may have gone, and has not: that is asked once. */
+    fake_cluster_put(w->cluster, "d/", "");
+    follow_changed(fs_follow(w->fs), span_str("d/"), (struct ballot){.counter = 5, .proposer = 1},
+                   FEED_PUT); /* the fifth store */
+    n = fake_cluster_n_calls(w->cluster);
+    assert_int_equal(fs_lookup(w->fs, &w->who, dir, "m", &e), -ENOENT);
+    assert_int_equal(fs_lookup(w->fs, &w->who, dir, "m", &e), -ENOENT);
+    assert_int_equal(fake_cluster_n_calls(w->cluster), n + 3);
+    world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_open_file_follows_what_only_grows_and_nothing_else),
         cmocka_unit_test(an_open_after_a_listing_asks_the_cluster),
+        cmocka_unit_test(
+            in_a_directory_that_another_mount_removed_nothing_is_made_found_or_removed),
+        cmocka_unit_test(
+            what_is_looked_for_in_a_directory_that_something_else_replaced_is_looked_for_again),
+        cmocka_unit_test(what_is_looked_for_in_a_directory_known_to_be_there_costs_one_question),
         cmocka_unit_test(an_overwrite_leaves_the_old_or_the_new_value_after_any_failure),
         cmocka_unit_test(a_read_gives_the_value_or_the_clusters_error),
         cmocka_unit_test(a_listing_is_whole_or_an_error),
