@@ -139,14 +139,26 @@ struct report {
     int err; /* of REPORT_FAILED */
 };
 
+/* What the record of a write that succeeded is. */
+enum write_record {
+    WRITE_AS_DRAFTED, /* as the last call of edit made it */
+    WRITE_AS_EARLIER, /* as one of the calls before made it; it is not known which */
+    /*
+     * What another client made of it: before this write was known to be stored, that one replaced
+     * it. Version none: not known
+     */
+    WRITE_SUPERSEDED,
+};
+
 struct write_result {
     /* 0, what edit returned, -EHOSTDOWN, -ENOSPC, -EBADMSG, -EBADE, -EINTR, -ENOMEM */
     int err;
     /* err < 0: surely nothing was stored, nor will be. Else it may take effect later, once */
     bool certain;
     struct err why;
-    /* 0: what was stored (unless superseded at once). A failed condition: what it failed on */
+    /* 0: what was stored. A failed condition: what it failed on */
     struct record_copy rec;
+    enum write_record rec_is;
     bool existed;       /* 0: a live record was replaced */
     unsigned primary;   /* the first replica that stored it */
     unsigned n_reports; /* all replicas in ring order; borrowed until done() returns */

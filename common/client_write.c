@@ -74,11 +74,16 @@ void write_finish(struct write_op *w, int err)
 
 void write_finish_with(struct write_op *w, int err, const struct record *rec)
 {
-    if (record_copy(rec, &w->res.rec) < 0 && err == 0)
-        w->res.rec = (struct record_copy){0}; /* it is stored all the same */
-    if (err < 0)
-        w->sent = false; /* a majority holds something newer */
+    (void)record_copy(rec, &w->res.rec); /* without memory for it, it fails all the same */
+    w->sent = false;                     /* a majority holds something newer */
     write_finish(w, err);
+}
+
+void write_finish_unknown(struct write_op *w)
+{
+    w->res.rec = (struct record_copy){0};
+    w->res.rec_is = WRITE_SUPERSEDED;
+    write_finish(w, 0);
 }
 
 static void write_end(struct op *op, int err)

@@ -154,6 +154,12 @@ void json_bool(struct json *j, bool v)
     buf_add_str(j->out, v ? "true" : "false");
 }
 
+void json_none(struct json *j)
+{
+    separate(j);
+    buf_add_str(j->out, "null");
+}
+
 void json_field_key(struct json *j, const char *name, struct span key)
 {
     char base64_name[NAME_LEN_MAX];

@@ -27,6 +27,7 @@ void json_u64(struct json *j, uint64_t v);
 void json_i64(struct json *j, int64_t v);
 void json_double(struct json *j, double v); /* infinities and NaN become null */
 void json_bool(struct json *j, bool v);
+void json_none(struct json *j); /* null; jansson has taken json_null */
 /* "name":"key" where the key is UTF-8, else "name_base64":"...". */
 void json_field_key(struct json *j, const char *name, struct span key);
 bool json_is_utf8(struct span s);

@@ -69,8 +69,10 @@ void write_start(struct write_op *w);
 /* Its outcome is clear: the next write of the key may begin. */
 void write_turn_over(struct write_op *w);
 void write_finish(struct write_op *w, int err);
-/* Success, or a failed condition: the record that it is about goes along. */
+/* A failed condition: the record that it failed on goes along. */
 void write_finish_with(struct write_op *w, int err, const struct record *rec);
+/* It is stored, but there is no memory to say what. */
+void write_finish_unknown(struct write_op *w);
 /* Another try after a pause; or the end, when the round failed in a way that no try will mend. */
 void write_retry(struct write_op *w);
 void write_hedge_later(struct write_op *w);

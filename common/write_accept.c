@@ -37,6 +37,17 @@ void write_report_leg(struct write_op *w, const struct leg *leg)
     }
 }
 
+/* What a success is about. */
+static int keep_record(struct write_op *w)
+{
+    const struct record *rec = &w->draft.rec;
+
+    /* Whatever builds on a write puts its own id before that one's; a settling adds none. */
+    if (w->purpose == FOR_DONE_BEFORE)
+        w->res.rec_is = rec->recent[0] == w->id ? WRITE_AS_EARLIER : WRITE_SUPERSEDED;
+    return record_copy(rec, &w->res.rec);
+}
+
 /* The majority stored it. */
 static void write_accepted(struct write_op *w, struct round *r)
 {
@@ -55,9 +66,9 @@ static void write_accepted(struct write_op *w, struct round *r)
         if (!w->stored) {
             uint64_t until = transport_now_us(op->c->opts.transport) + 1000ull * w->report_wait_ms;
 
-            w->stored = record_copy(&w->draft.rec, &w->res.rec) == 0;
+            w->stored = keep_record(w) == 0;
             if (!w->stored) {
-                write_finish(w, 0);
+                write_finish_unknown(w);
                 return;
             }
             op_wake_at(op, until);
@@ -65,10 +76,10 @@ static void write_accepted(struct write_op *w, struct round *r)
         }
         return;
     }
-    if (w->stored)
+    if (w->stored || keep_record(w) == 0)
         write_finish(w, 0);
     else
-        write_finish_with(w, 0, &w->draft.rec);
+        write_finish_unknown(w);
 }
 
 static bool anyone_needs_value(const struct round *r)

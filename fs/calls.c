@@ -1,6 +1,11 @@
 /* calls.c - the core's calls of the cluster: they keep the reason of a failure for who asked. */
 #include "fs/core.h"
 
+struct ballot write_version(const struct write_result *res)
+{
+    return res->rec_is == WRITE_SUPERSEDED ? BALLOT_NONE : res->rec.rec.version;
+}
+
 static int keep_reason(struct caller *who, int err, const struct err *why)
 {
     if (err < 0)
@@ -20,7 +25,7 @@ int core_write(struct fs *fs, struct caller *who, const struct write_args *args,
     int err = cluster_write(fs->cluster, args, who->waiter, out);
 
     if (err == 0)
-        follow_wrote(fs->follow, args->key, out->rec.rec.version);
+        follow_wrote(fs->follow, args->key, write_version(out));
     else if (!out->certain)
         follow_wrote(fs->follow, args->key, BALLOT_NONE);
     return keep_reason(who, err, &out->why);

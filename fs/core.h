@@ -103,11 +103,13 @@ int core_write(struct fs *fs, struct caller *who, const struct write_args *args,
                struct write_result *out);
 int core_list(struct fs *fs, struct caller *who, const struct list_args *args,
               struct list_result *out);
+/* Under which version a write that succeeded is stored; none: it was replaced already. */
+struct ballot write_version(const struct write_result *res);
 /* A page of a directory, kept or asked for; *mark: what is in it holds while this does. */
 int core_list_dir(struct fs *fs, struct caller *who, const struct list_args *args,
                   struct list_result *out, struct follow_mark *mark);
 
-/* Stores a new record where none is live: -EEXIST. *version of what was stored; may be NULL. */
+/* Stores a new record where none is live: -EEXIST. *version: write_version(); may be NULL. */
 int key_create(struct fs *fs, struct caller *who, struct span key, const struct meta *m,
                struct span value, struct ballot *version);
 /* Deletes; -ENOENT when there is none. only: what that write made, else -ECANCELED; NULL: whatever

@@ -179,19 +179,21 @@ bool file_is_fresh(struct file *f)
     return fresh;
 }
 
-bool file_change_fresh(struct file *f, const struct attr_change *ch)
+int file_change_fresh(struct caller *who, struct file *f, const struct attr_change *ch, bool *done)
 {
-    bool done;
+    int err = 0;
 
     pthread_mutex_lock(&f->lock);
-    done = is_fresh_locked(f);
-    if (done) {
+    if (is_fresh_locked(f))
+        err = file_wait_idle_locked(who, f);
+    *done = err == 0 && is_fresh_locked(f);
+    if (*done) {
         meta_apply(&f->meta, ch, attr_now_ns());
         attr_change_add(&f->asked, ch);
         f->gen++;
     }
     pthread_mutex_unlock(&f->lock);
-    return done;
+    return err;
 }
 
 void file_set_meta(struct file *f, const struct attr_change *ch, const struct meta *m,
@@ -256,10 +258,11 @@ void file_unhold(struct file *f)
     pthread_mutex_unlock(&f->lock);
 }
 
-void file_moved_held(struct file *f)
+void file_moved(struct file *f, struct ballot from, struct ballot to)
 {
     pthread_mutex_lock(&f->lock);
-    f->version = BALLOT_NONE;
+    if (!ballot_is_none(from) && !ballot_is_none(to) && ballot_cmp(f->version, from) == 0)
+        f->version = to;
     pthread_mutex_unlock(&f->lock);
 }
 
@@ -421,9 +424,10 @@ static void tell_opener_locked(struct fs *fs, struct caller *who, struct file *f
     inode_set_seen(fs->inodes, f->inode, who->pid, core_now_us() + SEEN_US, SEEN_TOLD, &found);
 }
 
-int file_open(struct fs *fs, struct caller *who, struct file *f, const struct open_mode *mode)
+/* Brings the view up to date. */
+static int renew(struct fs *fs, struct caller *who, struct file *f, const struct open_mode *mode,
+                 bool truncate)
 {
-    bool truncate = mode->truncate && mode->write;
     bool want = mode->read || (mode->write && !mode->append);
     int err;
 
@@ -442,7 +446,23 @@ int file_open(struct fs *fs, struct caller *who, struct file *f, const struct op
         if (!want || truncate || is_loaded(f) || pages_serve(fs, f))
             break;
     }
-    pthread_mutex_lock(&f->lock);
+    return 0;
+}
+
+int file_open(struct fs *fs, struct caller *who, struct file *f, const struct open_mode *mode)
+{
+    bool truncate = mode->truncate && mode->write;
+    int err;
+
+    for (;;) {
+        err = renew(fs, who, f, mode, truncate);
+        if (err < 0)
+            return err;
+        pthread_mutex_lock(&f->lock);
+        if (f->known)
+            break;
+        pthread_mutex_unlock(&f->lock); /* a close that failed has just given the view up */
+    }
     f->n_open++;
     if (truncate)
         file_empty_locked(fs, who, f);
@@ -465,6 +485,8 @@ void file_open_new(struct fs *fs, const struct caller *who, struct file *f, cons
         f->version = version;
         f->pending = ballot_is_none(version);
         f->whole = f->pending && mode->truncate;
+        f->edits = f->unprivileged = false;
+        appended_fini(&f->unsure);
         f->gen++;
         follow_mix_pages(fs->follow, f->inode);
     } else if (mode->truncate) {
@@ -485,7 +507,9 @@ static void discard(struct fs *fs, struct file *f, int why)
         f->whole = f->pending = f->known = f->loaded = false;
         content_fini(&f->tail);
         content_fini(&f->base);
+        appended_fini(&f->unsure);
         f->gen++;
+        f->n_voided++;
         follow_mix_pages(fs->follow, f->inode);
     }
     pthread_mutex_unlock(&f->lock);
@@ -502,6 +526,8 @@ int file_close(struct fs *fs, struct caller *who, struct file *f)
 
     pthread_mutex_lock(&f->lock);
     last = --f->n_open == 0;
+    if (last) /* what another close left under way may turn out well */
+        (void)file_wait_idle_locked(who, f);
     dirty = file_is_dirty_locked(f);
     tried = f->failed_gen == f->gen;
     err = dirty && tried ? f->failed_err : 0;

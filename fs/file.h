@@ -21,7 +21,12 @@
  *
  * Storing, loading whole, moving and unlinking are *exclusive*: one at a time per file, by the busy
  * flag, while the lock stays free. Reads, writes to what is loaded, and getattr do not wait; but
- * writes to what is being stored out of a temporary file do.
+ * writes to what is being stored out of a temporary file do. So whoever is exclusive finds the view
+ * changed when it has the lock again: written to, cut to nothing, opened anew, or given up
+ * (n_voided). What it may rely on is gen, and that nobody else stores.
+ *
+ * `version` none means that nothing in the cluster is known to be this view: it is pending, or what
+ * was appended stands behind a value that is gone.
  */
 #ifndef KVFS_FS_FILE_H
 #define KVFS_FS_FILE_H
@@ -81,7 +86,8 @@ struct file {
     uint64_t gen, saved_gen;
     uint64_t failed_gen; /* of the last store that failed, with failed_err; 0: none */
     int failed_err;
-    unsigned n_failed;      /* stores that failed */
+    unsigned n_failed; /* stores that failed */
+    unsigned n_voided; /* views given up dirty: what is still being stored of one is not ours */
     struct appended unsure; /* of an append with unknown outcome, see file_store.c */
 };
 
@@ -138,9 +144,10 @@ bool file_known_meta(struct file *f, struct meta *out);
 void file_meta(struct file *f, struct meta *out);
 /* Created here, with attributes that are not stored yet: they travel with the first store. */
 bool file_is_fresh(struct file *f);
-/* Changes the attributes of a fresh file; false: the cluster has them, change them there (and
- * tell file_set_meta()). */
-bool file_change_fresh(struct file *f, const struct attr_change *ch);
+/* Changes the attributes of a fresh file; *done false: the cluster has them, change them there (and
+ * tell file_set_meta()). Waits for a store that is under way, with which they would be lost: 0 or
+ * -EINTR. */
+int file_change_fresh(struct caller *who, struct file *f, const struct attr_change *ch, bool *done);
 /* ch was done in the cluster: version prev became next, with m. A dirty view keeps the time of its
  * last write, unless it is what was changed. */
 void file_set_meta(struct file *f, const struct attr_change *ch, const struct meta *m,
@@ -149,12 +156,11 @@ void file_set_meta(struct file *f, const struct attr_change *ch, const struct me
 /* Exclusive work, as moving and unlinking. 0 or -EINTR. */
 int file_hold(struct caller *who, struct file *f);
 void file_unhold(struct file *f);
-/* Held: makes the view independent of what is stored, for what is to be renamed, unlinked or
- * replaced. */
+/* Held: makes the view independent of what is stored, for what is to be unlinked or replaced. An
+ * old version that is gone already cannot be had: who reads on in that hears ESTALE. */
 int file_load_held(struct fs *fs, struct caller *who, struct file *f);
-/* Held: it was stored under another key; where that has which version is to be looked up at the
- * next open. */
-void file_moved_held(struct file *f);
+/* The value of one version (none: not known) has another key now, under that version. */
+void file_moved(struct file *f, struct ballot from, struct ballot to);
 
 /* Asks the cluster for version, attributes and (want) the value, or as much of a large one as a
  * chunk holds; a view that is not dirty becomes that. */

@@ -191,5 +191,5 @@ int file_load_held(struct fs *fs, struct caller *who, struct file *f)
     if (f->known && !f->loaded)
         err = fetch_base_locked(fs, who, f);
     pthread_mutex_unlock(&f->lock);
-    return err;
+    return err == -ESTALE ? 0 : err;
 }

@@ -32,6 +32,17 @@ static struct chunk *victim_locked(struct file *f)
     return best;
 }
 
+/*
+ * The pinned version is not there. Where the file is just being moved, it will be under another
+ * name, and what is pinned moves on with it: 0, look again.
+ */
+static int gone_locked(struct caller *who, struct file *f, struct ballot version)
+{
+    int err = file_wait_idle_locked(who, f);
+
+    return err < 0 ? err : ballot_cmp(version, f->version) == 0 ? -ESTALE : 0;
+}
+
 /* Fetches chunk `index` of the pinned version into c. The lock is held, but not while waiting. */
 static int fetch_chunk_locked(struct fs *fs, struct caller *who, struct file *f, struct chunk *c,
                               uint64_t index)
@@ -41,6 +52,7 @@ static int fetch_chunk_locked(struct fs *fs, struct caller *who, struct file *f,
         .want_value = true, .offset = index * CHUNK_SIZE, .length = CHUNK_SIZE, .pin = version};
     struct read_result res = {0};
     struct buf key = {0};
+    bool came;
     int err;
 
     value_fini(&c->v);
@@ -52,13 +64,14 @@ static int fetch_chunk_locked(struct fs *fs, struct caller *who, struct file *f,
     args.key = buf_span(&key);
     if (err == 0)
         err = core_read(fs, who, &args, &res);
-    pthread_mutex_lock(&f->lock);
-    c->coming = false;
-    if (err == -ENOENT)
-        err = -ESTALE;
-    if (err == 0 && res.value_offset != args.offset)
+    came = err == 0;
+    if (came && res.value_offset != args.offset)
         err = -EIO;
-    if (err == 0 && ballot_cmp(version, f->version) == 0 && !f->loaded) {
+    pthread_mutex_lock(&f->lock);
+    if (err == -ENOENT || err == -ESTALE)
+        err = gone_locked(who, f, version);
+    c->coming = false;
+    if (err == 0 && came && ballot_cmp(version, f->version) == 0 && !f->loaded) {
         c->v = res.value;
         c->used = ++f->clock;
         res.value = (struct value){0};

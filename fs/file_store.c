@@ -6,7 +6,8 @@
  *   whole   the value is replaced; owner, mode and extended attributes of the record stay;
  *   append  the tail goes behind whatever value is there by then, decided where the write is
  *           decided, so that no other mount's append is lost;
- *   create  created, nothing written, nothing cut: an empty record, if there is still none.
+ *   create  created, nothing written, nothing cut: an empty record, if there is still none; else
+ *           only what was asked of its attributes goes to what another mount has created.
  *
  * The store is a job of its own: who waits for it may be told to stop (a dying process is, by the
  * kernel, in the close of its files), but the job goes on, and its outcome counts.
@@ -16,6 +17,7 @@
  */
 #include "fs/file.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +31,7 @@ enum store_kind { STORE_WHOLE, STORE_APPEND, STORE_CREATE };
 struct snapshot {
     enum store_kind kind;
     uint64_t gen;
+    unsigned n_voided; /* as the file's */
     struct value data; /* the whole value, or the tail */
     struct buf sums;   /* of a large whole value: it would hold up the cluster's thread */
     struct meta meta;
@@ -72,8 +75,10 @@ static int append_value(struct snapshot *s, const struct record *rec, struct val
                         struct draft *next)
 {
     size_t done = starts_with(cur, &s->unsure) ? s->unsure.tail : 0;
-    size_t n = s->data.len - done;
+    size_t n;
 
+    assert(done <= s->data.len); /* the tail only grew since */
+    n = s->data.len - done;
     if (n > s->max_size || cur.len > s->max_size - n)
         return -EFBIG;
     appended_fini(&s->last);
@@ -151,6 +156,7 @@ static int snapshot_locked(struct fs *fs, struct file *f, struct snapshot *s)
 {
     *s = (struct snapshot){
         .gen = f->gen,
+        .n_voided = f->n_voided,
         .meta = f->meta,
         .fresh = f->fresh,
         .asked = f->asked,
@@ -206,10 +212,38 @@ static bool extend_base_locked(struct fs *fs, struct file *f, const struct snaps
            content_write(&f->base, a->before.len, value_span(a->added)) == 0;
 }
 
-/* The cluster has the snapshot: what was not changed meanwhile is clean. */
-static void stored_locked(struct fs *fs, struct file *f, struct snapshot *s,
-                          const struct record *rec)
+/* What was appended stands in the value now, and behind what others may have appended before. */
+static void appended_locked(struct fs *fs, struct file *f, struct snapshot *s, struct ballot prev,
+                            const struct write_result *res)
 {
+    const struct record *rec = &res->rec.rec;
+
+    content_drop_front(&f->tail, s->data.len);
+    appended_fini(&f->unsure);
+    file_drop_window_locked(f);
+    f->clock = 0;
+    follow_mix_pages(fs->follow, f->inode);
+    f->base_size = rec->size;
+    if (f->loaded &&
+        (res->rec_is != WRITE_AS_DRAFTED || !extend_base_locked(fs, f, s, prev, rec))) {
+        content_fini(&f->base);
+        f->loaded = false;
+    }
+}
+
+/* The value in the cluster is another's, and not what is in the view, unless that is dirty. */
+static void superseded_locked(struct fs *fs, struct file *f, const struct record *rec)
+{
+    follow_mix_pages(fs->follow, f->inode);
+    if (!f->whole && record_is_live(rec))
+        file_set_base_locked(fs, f, rec->version, rec->size, &(struct value){0});
+}
+
+/* The cluster has the snapshot, or had it: what was not changed meanwhile is clean. */
+static void stored_locked(struct fs *fs, struct file *f, struct snapshot *s,
+                          const struct write_result *res)
+{
+    const struct record *rec = &res->rec.rec;
     struct ballot prev = f->version;
 
     inode_drop_seen(fs->inodes, f->inode);
@@ -217,26 +251,18 @@ static void stored_locked(struct fs *fs, struct file *f, struct snapshot *s,
     f->saved_gen = s->gen;
     f->failed_gen = 0;
     f->pending = f->emptied = false;
-    if (s->kind == STORE_APPEND &&
-        !f->whole) { /* else the tail was unfolded into the view, which counts */
-        content_drop_front(&f->tail, s->data.len);
-        appended_fini(&f->unsure);
-        file_drop_window_locked(f);
-        f->clock = 0;
-        follow_mix_pages(fs->follow, f->inode); /* others' appends may stand before ours */
-        f->base_size = rec->size;
-        if (f->loaded && !extend_base_locked(fs, f, s, prev, rec)) {
-            content_fini(&f->base);
-            f->loaded = false;
-        }
-    }
+    if (s->kind == STORE_APPEND && !f->whole) /* else it was unfolded into the view, which counts */
+        appended_locked(fs, f, s, prev, res);
     if (f->gen == s->gen) {
         f->whole = f->unprivileged = f->fresh = false;
         f->asked.set = 0;
-        f->meta = meta_of_record(&fs->defaults, rec, false);
-    } else if (f->fresh) {
+        if (record_is_live(rec))
+            f->meta = meta_of_record(&fs->defaults, rec, false);
+    } else if (f->fresh && record_is_live(rec)) {
         stay_fresh_locked(fs, f, rec);
     }
+    if (res->rec_is == WRITE_SUPERSEDED)
+        superseded_locked(fs, f, rec);
 }
 
 /* Another mount created the file first, with nothing of ours to add: its content is what counts. */
@@ -254,26 +280,33 @@ static void lost_creation_locked(struct fs *fs, struct file *f, const struct sna
     }
 }
 
+static void failed_locked(struct file *f, uint64_t gen, int err)
+{
+    f->failed_gen = gen;
+    f->failed_err = err;
+    f->n_failed++;
+}
+
 /* Not exclusive any more, and with an outcome. */
 static void finish_locked(struct fs *fs, struct file *f, struct snapshot *s,
                           const struct write_result *res)
 {
+    f->busy = false;
+    pthread_cond_broadcast(&f->changed);
+    if (s->n_voided != f->n_voided)
+        return; /* of a view that is no more */
     if (res->err == 0 && !s->theirs) {
-        stored_locked(fs, f, s, &res->rec.rec);
+        stored_locked(fs, f, s, res);
     } else if (s->theirs && (res->err == 0 || res->err == -EEXIST)) {
         lost_creation_locked(fs, f, s);
     } else {
-        f->failed_gen = s->gen;
-        f->failed_err = res->err;
-        f->n_failed++;
+        failed_locked(f, s->gen, res->err);
     }
-    if (res->err < 0 && !res->certain && s->kind == STORE_APPEND) {
+    if (res->err < 0 && !res->certain && s->kind == STORE_APPEND && !f->whole) {
         appended_fini(&f->unsure);
         f->unsure = s->last;
         s->last = (struct appended){0};
     }
-    f->busy = false;
-    pthread_cond_broadcast(&f->changed);
 }
 
 /* Of a file that has no name any more, nothing is to be stored; the view goes on. */
@@ -302,7 +335,9 @@ static void keep_stored(struct store_job *j, const struct write_result *res)
     struct follow *follow = j->fs->follow;
     struct found found = {.kind = INODE_FILE};
 
-    if (res->err == 0) {
+    if (res->err == 0 && res->rec_is == WRITE_SUPERSEDED) {
+        follow_wrote(follow, buf_span(&j->key), BALLOT_NONE);
+    } else if (res->err == 0) {
         found.meta = meta_of_record(&j->fs->defaults, &res->rec.rec, false);
         found.version = res->rec.rec.version;
         follow_wrote(follow, buf_span(&j->key), found.version);
@@ -405,7 +440,7 @@ int file_store(struct fs *fs, struct caller *who, struct file *f)
 {
     struct store_job *j;
     unsigned n_failed;
-    uint64_t need;
+    uint64_t need, gen;
     int err;
 
     pthread_mutex_lock(&f->lock);
@@ -416,11 +451,14 @@ int file_store(struct fs *fs, struct caller *who, struct file *f)
     if (err == 0 && f->n_failed != n_failed && f->failed_gen >= need)
         err = f->failed_err;
     if (err == 0 && file_is_dirty_locked(f)) {
+        gen = f->gen;
         err = job_new_locked(fs, f, &j);
         if (err == -ENOENT) {
             keep_to_ourselves_locked(f);
             err = 0;
-        } else if (err == 0) {
+        } else if (err < 0) {
+            failed_locked(f, gen, err);
+        } else {
             f->busy = true;
             err = job_run_locked(who, f, j);
         }

@@ -316,6 +316,7 @@ struct change_edit {
     const struct attr_change *change;
     bool dir;
     struct ballot prev; /* what the last try found */
+    struct meta made;   /* and made of it */
 };
 
 static int change_edit(void *ctx, const struct record *cur, struct value cur_value,
@@ -337,6 +338,7 @@ static int change_edit(void *ctx, const struct record *cur, struct value cur_val
     }
     meta_apply(&m, e->change, now_ns);
     meta_to_record(&m, &next->rec);
+    e->made = m;
     return 0;
 }
 
@@ -351,6 +353,7 @@ static int change_stored(struct fs *fs, struct caller *who, struct inode *in,
     struct follow_mark mark = {0};
     struct found found;
     struct buf key = {0};
+    bool sure; /* that the key holds just this now, or did a moment ago */
     int err = inode_key(fs->inodes, in, &key);
 
     args.key = buf_span(&key);
@@ -360,20 +363,21 @@ static int change_stored(struct fs *fs, struct caller *who, struct inode *in,
         err = -EPERM; /* a piece of a long name: there is no key that could have attributes */
     if (err == 0)
         err = core_write(fs, who, &args, &res);
-    if (err == 0) {
-        *out = meta_of_record(&fs->defaults, &res.rec.rec, e.dir);
-        found = (struct found){.kind = in->kind, .meta = *out, .version = res.rec.rec.version};
-        if (f != NULL)
-            file_set_meta(f, ch, out, e.prev, res.rec.rec.version);
-    }
-    if (err == 0 && e.dir) {
+    sure = err == 0 && res.rec_is == WRITE_AS_DRAFTED;
+    if (err == 0)
+        *out = e.made;
+    if (err == 0 && f != NULL)
+        file_set_meta(f, ch, out, sure ? e.prev : BALLOT_NONE,
+                      sure ? res.rec.rec.version : BALLOT_NONE);
+    found = (struct found){.kind = in->kind, .meta = *out, .version = res.rec.rec.version};
+    if (sure && e.dir) {
         struct dir_facts facts = inode_dir_facts(fs->inodes, in);
 
         found.has_marker = true;
         found.shadows = facts.shadows;
         inode_set_dir(fs->inodes, in, &found);
     }
-    if (err == 0)
+    if (sure)
         follow_keep_own(fs->follow, in, args.key, &found, &mark);
     write_result_fini(&res);
     file_put(fs, f);
@@ -398,8 +402,9 @@ static int change_attrs(struct fs *fs, struct caller *who, struct inode *in,
     }
     if (in->kind == INODE_FILE)
         f = inode_file(fs->inodes, in);
-    done = f != NULL && file_change_fresh(f, ch);
-    if (!done && f != NULL && inode_is_gone(fs->inodes, in)) {
+    if (f != NULL)
+        err = file_change_fresh(who, f, ch, &done);
+    if (err == 0 && !done && f != NULL && inode_is_gone(fs->inodes, in)) {
         struct meta m;
 
         file_meta(f, &m);
@@ -409,7 +414,7 @@ static int change_attrs(struct fs *fs, struct caller *who, struct inode *in,
     }
     if (done)
         file_meta(f, out);
-    else
+    else if (err == 0)
         err = change_stored(fs, who, in, ch, out);
     file_put(fs, f);
 out:
@@ -421,14 +426,16 @@ out:
 /* --- changing the size ------------------------------------------------------------------------ */
 
 struct size_edit {
+    const struct fs *fs;
     uint64_t size;
     bool unprivileged; /* by whom */
+    struct meta made;  /* by the last try */
 };
 
 static int size_edit(void *ctx, const struct record *cur, struct value cur_value,
                      struct draft *next)
 {
-    const struct size_edit *e = (const struct size_edit *)ctx;
+    struct size_edit *e = (struct size_edit *)ctx;
     struct content c = {0};
     int err;
 
@@ -437,6 +444,8 @@ static int size_edit(void *ctx, const struct record *cur, struct value cur_value
     next->rec.mtime_ns = next->rec.ctime_ns = attr_now_ns();
     if (e->unprivileged)
         next->rec.mode = attr_drop_privileges(next->rec.mode);
+    e->made = meta_of_record(&e->fs->defaults, &next->rec, false);
+    e->made.size = e->size;
     if (cur->size == e->size) {
         next->same_value = true;
         return 0;
@@ -456,7 +465,7 @@ static int size_edit(void *ctx, const struct record *cur, struct value cur_value
 static int truncate_stored(struct fs *fs, struct caller *who, struct inode *in, uint64_t size,
                            struct meta *out)
 {
-    struct size_edit e = {.size = size, .unprivileged = !caller_keeps_privileges(who)};
+    struct size_edit e = {.fs = fs, .size = size, .unprivileged = !caller_keeps_privileges(who)};
     struct write_args args = {
         .edit = size_edit, .ctx = &e, .want_value = size > 0, .size_hint = size};
     struct write_result res = {0};
@@ -467,24 +476,27 @@ static int truncate_stored(struct fs *fs, struct caller *who, struct inode *in, 
     if (err == 0)
         err = core_write(fs, who, &args, &res);
     if (err == 0)
-        *out = meta_of_record(&fs->defaults, &res.rec.rec, false);
+        *out = e.made;
     write_result_fini(&res);
     buf_fini(&key);
     return err;
 }
 
-/* The same of one that gets too large for memory: as a program would that opened it. */
-static int truncate_large(struct fs *fs, struct caller *who, struct inode *in, uint64_t size,
-                          struct meta *out)
+/*
+ * The same of one that is open here, or gets too large for memory: as a program would that opened
+ * it. What others have stored since it was opened is what is cut.
+ */
+static int truncate_opened(struct fs *fs, struct caller *who, struct inode *in, uint64_t size,
+                           struct meta *out)
 {
     struct file *f;
     int closed, err = file_get(fs, in, &f);
 
     if (err < 0)
         return err;
-    err = file_open(fs, who, f, &(struct open_mode){.write = true});
+    err = file_open(fs, who, f, &(struct open_mode){.write = true, .truncate = size == 0});
     if (err == 0) {
-        err = file_truncate(fs, who, f, size);
+        err = size > 0 ? file_truncate(fs, who, f, size) : 0;
         if (err == 0)
             err = file_store(fs, who, f);
         if (err == 0)
@@ -509,15 +521,15 @@ static int change_size(struct fs *fs, struct caller *who, struct inode *in, stru
     if (size > fs->max_value_size)
         return -EFBIG;
     f = inode_file(fs->inodes, in);
-    if (f == NULL && size > fs->pool.each_max)
-        return truncate_large(fs, who, in, size, out);
-    if (f == NULL)
-        return truncate_stored(fs, who, in, size, out);
-    err = file_truncate(fs, who, f, size);
-    if (err == 0 && h == NULL)
-        err = file_store(fs, who, f);
-    if (err == 0)
-        file_meta(f, out);
+    if (h == NULL && f == NULL && size <= fs->pool.each_max) {
+        err = truncate_stored(fs, who, in, size, out);
+    } else if (h == NULL) {
+        err = truncate_opened(fs, who, in, size, out);
+    } else {
+        err = file_truncate(fs, who, f, size);
+        if (err == 0)
+            file_meta(f, out);
+    }
     file_put(fs, f);
     return err;
 }

@@ -237,8 +237,12 @@ int fs_fallocate(struct fs *fs, struct caller *who, struct handle *h, int mode, 
     /* Room cannot be reserved in the cluster: what is left of the first is the size. */
     if (what != 0 && what != FALLOC_FL_ZERO_RANGE && !(what == FALLOC_FL_PUNCH_HOLE && keep_size))
         return -EOPNOTSUPP;
+    if (what == FALLOC_FL_PUNCH_HOLE && off >= fs->max_value_size)
+        return 0;
+    if (what == FALLOC_FL_PUNCH_HOLE && len > fs->max_value_size - off)
+        len = fs->max_value_size - off; /* there is nothing behind */
     if (off > fs->max_value_size || len > fs->max_value_size - off)
-        return what == FALLOC_FL_PUNCH_HOLE ? 0 : -EFBIG;
+        return -EFBIG;
     if (what != 0)
         err = file_punch(fs, who, h->file, off, len);
     if (err == 0 && !keep_size)

@@ -86,8 +86,11 @@ static int copy_key(struct fs *fs, struct caller *who, struct span from, struct 
             record_copy_fini(copied);
             record_copy_fini(mine);
             *copied = got.rec;
-            *mine = put.rec;
-            got.rec = put.rec = (struct record_copy){0};
+            got.rec = (struct record_copy){0};
+            if (put.rec_is != WRITE_SUPERSEDED) { /* else nothing there is ours any more */
+                *mine = put.rec;
+                put.rec = (struct record_copy){0};
+            }
         }
     }
     write_result_fini(&put);
@@ -111,7 +114,7 @@ static int give_up(struct fs *fs, struct caller *who, struct span to, const stru
 }
 
 int key_move(struct fs *fs, struct caller *who, struct span from, struct span to,
-             struct ballot version, enum move_over over)
+             struct ballot version, enum move_over over, struct moved *out)
 {
     struct record_copy copied = {0}, mine = {0};
     uint64_t until_us = core_now_us() + TRIES_LIMIT_US;
@@ -126,6 +129,8 @@ int key_move(struct fs *fs, struct caller *who, struct span from, struct span to
             err = give_up(fs, who, to, &mine.rec, replaced);
         version = BALLOT_NONE;
     } while (err == -ECANCELED && core_now_us() < until_us); /* written meanwhile: once more */
+    if (err == 0)
+        *out = (struct moved){copied.rec.version, mine.rec.version};
     record_copy_fini(&copied);
     record_copy_fini(&mine);
     return err == -ECANCELED ? -EBUSY : err;

@@ -219,7 +219,7 @@ int key_create(struct fs *fs, struct caller *who, struct span key, const struct 
     int err = core_write(fs, who, &args, &res);
 
     if (err == 0 && version != NULL)
-        *version = res.rec.rec.version;
+        *version = write_version(&res);
     write_result_fini(&res);
     return err;
 }

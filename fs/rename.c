@@ -35,9 +35,14 @@ static int rename_file(struct fs *fs, struct caller *who, const struct name *fro
                        const struct name *to, bool noreplace)
 {
     struct span old = buf_span(&from->file), new = buf_span(&to->file);
-    struct file *moved = fs_file_of_key(fs, old), *replaced = fs_file_of_key(fs, new);
+    struct file *moved, *replaced;
+    struct moved versions;
     int err;
 
+    if (span_eq(old, new)) /* a file under its plain name, and under that which a directory hid */
+        return 0;
+    moved = fs_file_of_key(fs, old);
+    replaced = fs_file_of_key(fs, new);
     err = to->file_err == 0 ? dir_keep(fs, who, from->dir) : to->file_err;
     if (err == 0 && moved != NULL)
         err = file_store(fs, who, moved); /* so that the record which moves is what is seen here */
@@ -50,18 +55,17 @@ static int rename_file(struct fs *fs, struct caller *who, const struct name *fro
         file_put(fs, replaced);
         return err;
     }
-    /* Those who have one of them open go on with what they have. */
-    if (moved != NULL)
-        err = file_load_held(fs, who, moved);
-    if (err == 0 && replaced != NULL)
-        err = noreplace ? -EEXIST : file_load_held(fs, who, replaced);
+    if (replaced != NULL && noreplace && file_pending(replaced))
+        err = -EEXIST;
+    else if (replaced != NULL) /* who has it open goes on with what was there */
+        err = file_load_held(fs, who, replaced);
     if (err == 0)
-        err =
-            key_move(fs, who, old, new, BALLOT_NONE, noreplace ? MOVE_OVER_NOTHING : MOVE_OVER_ANY);
+        err = key_move(fs, who, old, new, BALLOT_NONE,
+                       noreplace ? MOVE_OVER_NOTHING : MOVE_OVER_ANY, &versions);
     if (err == 0)
         err = inode_move(fs->inodes, old, new, INODE_FILE);
     if (err == 0 && moved != NULL)
-        file_moved_held(moved);
+        file_moved(moved, versions.from, versions.to);
     fs_unhold(fs, moved);
     fs_unhold(fs, replaced);
     return err;

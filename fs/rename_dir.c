@@ -75,6 +75,23 @@ static void done_key(struct moving *m, const struct entry *e, int err)
     pthread_mutex_unlock(&m->lock);
 }
 
+/* One key, and the open file of it: they follow one by one, should the rest fail. */
+static int move_file(struct fs *fs, struct caller *who, struct span from, struct span to,
+                     struct ballot version)
+{
+    struct moved versions;
+    int err = key_move(fs, who, from, to, version, MOVE_OVER_COPY, &versions);
+    struct file *f;
+
+    if (err == 0)
+        err = inode_move(fs->inodes, from, to, INODE_FILE);
+    f = err == 0 ? fs_file_of_key(fs, to) : NULL;
+    if (f != NULL)
+        file_moved(f, versions.from, versions.to);
+    file_put(fs, f);
+    return err;
+}
+
 static int move_below(struct moving *m, struct caller *who, const struct entry *e)
 {
     struct buf to = {0};
@@ -86,12 +103,9 @@ static int move_below(struct moving *m, struct caller *who, const struct entry *
     if (err == 0 && to.len > KEY_LEN_MAX)
         err = -ENAMETOOLONG;
     if (err == 0)
-        err = key_move(m->fs, who, e->key, buf_span(&to), e->version, MOVE_OVER_COPY);
+        err = move_file(m->fs, who, e->key, buf_span(&to), e->version);
     if (err == -ENOENT)
         err = 0; /* gone since it was listed */
-    else if (err == 0)
-        err = inode_move(m->fs->inodes, e->key, buf_span(&to),
-                         INODE_FILE); /* open files follow one by one, should the rest fail */
     buf_fini(&to);
     return err;
 }
@@ -251,8 +265,6 @@ static int hold_tree(struct fs *fs, struct caller *who, struct span prefix, stru
             err = file_hold(who, (*files)[i]);
         if (err == 0)
             (*n_held)++;
-        if (err == 0)
-            err = file_load_held(fs, who, (*files)[i]);
     }
     return err;
 }
@@ -279,10 +291,8 @@ int fs_rename_dir(struct fs *fs, struct caller *who, struct inode *parent, struc
     if (err == 0)
         err = inode_move_tree(fs->inodes, old, new, into);
     for (size_t i = 0; i < n_files; i++) {
-        if (i < n_held) {
-            file_moved_held(files[i]);
+        if (i < n_held)
             file_unhold(files[i]);
-        }
         file_put(fs, files[i]);
     }
     free(files);

@@ -185,7 +185,7 @@ int fs_check_empty(struct fs *fs, struct caller *who, struct span prefix)
 
 /*
  * Somebody may have made something in the directory between the look and the removal: then it is
- * there still, through its keys, and gets its marker back. -ENOTEMPTY.
+ * there still, through its keys, and gets its marker back. -ENOTEMPTY, or why that is not known.
  */
 static int remove_dir(struct fs *fs, struct caller *who, struct span prefix)
 {
@@ -195,12 +195,13 @@ static int remove_dir(struct fs *fs, struct caller *who, struct span prefix)
 
     if (err == 0) {
         err = key_find_dir(fs, who, prefix, &found);
-        if (err == 0)
-            err = marker_give_back(fs, who, prefix, &marker.rec);
-        if (err == 0)
-            err = -ENOTEMPTY;
-        else if (err == -ENOENT)
+        if (err == -ENOENT) {
             err = 0;
+        } else { /* also where it cannot be known */
+            int given = marker_give_back(fs, who, prefix, &marker.rec);
+
+            err = err < 0 ? err : given < 0 ? given : -ENOTEMPTY;
+        }
     }
     record_copy_fini(&marker);
     return err;

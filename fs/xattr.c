@@ -243,7 +243,7 @@ static int change(struct fs *fs, struct caller *who, uint64_t id, struct xattr_e
     args.key = buf_span(&key);
     if (err == 0)
         err = core_write(fs, who, &args, &res);
-    if (err == 0 && f != NULL) {
+    if (err == 0 && f != NULL && res.rec_is == WRITE_AS_DRAFTED) {
         struct meta m = meta_of_record(&fs->defaults, &res.rec.rec, false);
 
         file_set_meta(f, &(struct attr_change){0}, &m, e->prev, res.rec.rec.version);

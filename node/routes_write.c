@@ -151,11 +151,16 @@ static void reply_stored(struct kv_write *w, const struct write_result *res)
     struct json j = {.out = &text};
     char version[BALLOT_TEXT_LEN];
 
-    ballot_text(res->rec.rec.version, version);
     json_begin(&j, '{');
     json_field_key(&j, "key", buf_span(&w->key));
     json_key(&j, "version");
-    json_str(&j, span_str(version));
+    if (res->rec_is == WRITE_SUPERSEDED) {
+        json_none(&j); /* what is there now is not what this client sent */
+    } else {
+        ballot_text(res->rec.rec.version, version);
+        json_str(&j, span_str(version));
+        kv_add_version(&r, &res->rec.rec);
+    }
     json_key(&j, "primary_node");
     json_str(&j, span_str(cfg->nodes[res->primary].id));
     json_key(&j, "replications");
@@ -166,7 +171,6 @@ static void reply_stored(struct kv_write *w, const struct write_result *res)
     json_end(&j, ']');
     json_end(&j, '}');
     buf_u8(&text, '\n');
-    kv_add_version(&r, &res->rec.rec);
     response_json(&r, res->existed ? 200 : 201, &text);
     exchange_reply(w->task.x, &r);
 }

@@ -34,6 +34,12 @@ struct cluster {
     const char *meddle_key, *meddle_value;
     void (*meanwhile)(void *arg);
     void *meanwhile_arg;
+    bool supersedes;
+    const char *superseding; /* value */
+    bool holds;
+    struct write_result held;
+    write_done_fn *held_done;
+    void *held_arg;
 };
 
 struct cluster *fake_cluster_new(uint64_t max_value_size)
@@ -157,20 +163,40 @@ bool fake_cluster_get(struct cluster *c, const char *key, struct span *value)
     return true;
 }
 
-void fake_cluster_put(struct cluster *c, const char *key, const char *text)
+static void put_span(struct cluster *c, struct span key, struct span value)
 {
     struct draft d = {0};
 
-    assert(value_copy(span_str(text), &d.value) == 0);
-    store(c, span_str(key), &d, (struct value){0});
+    assert(value_copy(value, &d.value) == 0);
+    store(c, key, &d, (struct value){0});
     value_fini(&d.value);
+}
+
+static void delete_span(struct cluster *c, struct span key)
+{
+    struct draft d = {.rec.flags = RECORD_TOMBSTONE};
+
+    store(c, key, &d, (struct value){0});
+}
+
+static void supersede(struct cluster *c, struct span key, struct write_result *out)
+{
+    c->supersedes = false;
+    if (c->superseding != NULL)
+        put_span(c, key, span_str(c->superseding));
+    else
+        delete_span(c, key);
+    out->rec_is = WRITE_SUPERSEDED;
+}
+
+void fake_cluster_put(struct cluster *c, const char *key, const char *text)
+{
+    put_span(c, span_str(key), span_str(text));
 }
 
 void fake_cluster_delete(struct cluster *c, const char *key)
 {
-    struct draft d = {.rec.flags = RECORD_TOMBSTONE};
-
-    store(c, span_str(key), &d, (struct value){0});
+    delete_span(c, span_str(key));
 }
 
 unsigned fake_cluster_n_live(struct cluster *c)
@@ -348,6 +374,8 @@ int cluster_write(struct cluster *c, const struct write_args *args, struct waite
     if (err == 0 && (fault == 0 || c->fail_applied)) {
         out->existed = record_is_live(cur);
         store(c, args->key, &next, it != NULL ? it->value : (struct value){0});
+        if (c->supersedes)
+            supersede(c, args->key, out);
         assert(record_copy(&find(c, args->key)->rec.rec, &out->rec) == 0);
     }
     value_fini(&next.value);
@@ -356,6 +384,26 @@ int cluster_write(struct cluster *c, const struct write_args *args, struct waite
     out->certain = fault == 0 || !c->fail_applied;
     pthread_mutex_unlock(&c->lock);
     return out->err;
+}
+
+void fake_cluster_hold(struct cluster *c)
+{
+    c->holds = true;
+}
+
+void fake_cluster_deliver(struct cluster *c)
+{
+    struct write_result res = c->held;
+
+    c->held = (struct write_result){0};
+    c->held_done(c->held_arg, &res);
+    write_result_fini(&res);
+}
+
+void fake_cluster_supersede(struct cluster *c, const char *value)
+{
+    c->supersedes = true;
+    c->superseding = value;
 }
 
 void fake_cluster_meanwhile(struct cluster *c, void (*meanwhile)(void *arg), void *arg)
@@ -370,6 +418,13 @@ int cluster_write_async(struct cluster *c, const struct write_args *args, write_
     struct write_result res = {0};
 
     cluster_write(c, args, NULL, &res);
+    if (c->holds) {
+        c->holds = false;
+        c->held = res;
+        c->held_done = done;
+        c->held_arg = arg;
+        return 0;
+    }
     if (c->meanwhile != NULL) {
         void (*meanwhile)(void *) = c->meanwhile;
 

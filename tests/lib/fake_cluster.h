@@ -33,6 +33,15 @@ void fake_cluster_follow(struct cluster *c);
 void fake_cluster_fail(struct cluster *c, unsigned n, int err, bool on, bool applied);
 /* Between the next asynchronous write and the moment when its caller hears of it. */
 void fake_cluster_meanwhile(struct cluster *c, void (*meanwhile)(void *arg), void *arg);
+/*
+ * The next asynchronous write is done, and its caller hears of it when it is delivered; as many
+ * times as one is held, one is to be delivered.
+ */
+void fake_cluster_hold(struct cluster *c);
+void fake_cluster_deliver(struct cluster *c);
+/* The next write is stored, and before its caller hears of it, another client's value is (NULL:
+ * deleted), of which it is told instead: see WRITE_SUPERSEDED. */
+void fake_cluster_supersede(struct cluster *c, const char *value);
 void fake_cluster_heal(struct cluster *c);
 /* Before the n-th call from now another client stores value under key (NULL: deletes it). */
 void fake_cluster_meddle(struct cluster *c, unsigned n, const char *key, const char *value);

@@ -218,6 +218,19 @@ static void op_ended(struct workload_actor *a, enum history_outcome outcome, con
     pause_before_next(a);
 }
 
+/* Is what a write says of itself its own? A deletion leaves no mark to tell by. */
+static void check_own(struct workload_actor *a, const struct write_result *res)
+{
+    bool deletes = a->op->kind == HISTORY_DELETE;
+    bool own = mark_of(&res->rec.rec) == (deletes ? 0 : a->op->id);
+
+    if (res->rec_is != WRITE_SUPERSEDED && !own)
+        workload_complain(a->w, "write %" PRIu32 " returns what another stored as its own",
+                          a->op->id);
+    if (res->rec_is == WRITE_SUPERSEDED && own && !deletes)
+        workload_complain(a->w, "write %" PRIu32 " calls its own record another's", a->op->id);
+}
+
 static void write_done(void *arg, struct write_result *res)
 {
     struct workload_actor *a = arg;
@@ -225,6 +238,7 @@ static void write_done(void *arg, struct write_result *res)
 
     if (res->err == 0) {
         outcome = HISTORY_OK;
+        check_own(a, res);
         if (a->n_edits > 1) /* of several tries, it need not be the last that took effect */
             a->op->seen.mark_known = a->op->seen.list_known = false;
         else if (res->existed != (a->op->seen.mark != 0))

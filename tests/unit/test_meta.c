@@ -2,102 +2,34 @@
  * test_meta.c - attributes through the core of the mount: what is kept, what goes, and whose they
  * are when two mounts make one name. Two mounts over one cluster in memory.
  */
-#include "fs/fs.h"
+#include "tests/lib/mounts.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 
 #include <cmocka.h>
 
-#include "tests/lib/fake_cluster.h"
-
-#define VALUE_MAX (1u << 20)
 #define OLD_NS 1000
 #define KEEP UINT64_MAX /* the size */
-
-struct mounted {
-    struct fs *fs;
-    struct caller root, user;
-};
-struct world {
-    struct cluster *cluster;
-    struct callers *callers;
-    struct mounted a, b;
-};
-
-static void mount_one(struct world *w, struct mounted *m)
-{
-    assert_int_equal(fs_new(&(struct fs_opts){.cluster = w->cluster}, &m->fs), 0);
-    caller_begin(w->callers, CALL_NONE, 0, 0, 0, &m->root);
-    caller_begin(w->callers, CALL_NONE, 10, 20, 0, &m->user);
-}
-
-static int fixture(void **state)
-{
-    struct world *w = calloc(1, sizeof(*w));
-
-    assert_non_null(w);
-    w->cluster = fake_cluster_new(VALUE_MAX);
-    assert_int_equal(callers_new(&w->callers), 0);
-    mount_one(w, &w->a);
-    mount_one(w, &w->b);
-    *state = w;
-    return 0;
-}
-
-static void unmount_one(struct mounted *m)
-{
-    caller_end(&m->root);
-    caller_end(&m->user);
-    fs_free(m->fs);
-}
-
-static int unfixture(void **state)
-{
-    struct world *w = *state;
-
-    unmount_one(&w->a);
-    unmount_one(&w->b);
-    callers_free(w->callers);
-    fake_cluster_free(w->cluster);
-    free(w);
-    return 0;
-}
 
 /* --- helpers ---------------------------------------------------------------------------------- */
 
 static struct handle *create(struct mounted *m, uint32_t mode, int flags, uint64_t *id)
 {
-    struct fs_entry e;
-    struct handle *h;
-
-    assert_int_equal(fs_create(m->fs, &m->root, 1, "f", mode, O_RDWR | O_CREAT | flags, &e, &h), 0);
-    *id = e.id;
-    return h;
+    return mounted_create(m, "f", mode, flags, id);
 }
 
 static struct handle *open_it(struct mounted *m, int flags, uint64_t *id)
 {
-    struct fs_entry e;
-    struct handle *h;
-
-    assert_int_equal(fs_lookup(m->fs, &m->root, 1, "f", &e), 0);
-    assert_int_equal(fs_open(m->fs, &m->root, e.id, flags, &h), 0);
-    *id = e.id;
-    return h;
+    return mounted_open(m, "f", flags, id);
 }
 
 static void put(struct mounted *m, struct caller *who, struct handle *h, const char *text)
 {
     assert_int_equal(fs_write(m->fs, who, h, 0, span_str(text), false), 0);
-}
-
-static void close_it(struct mounted *m, struct handle *h)
-{
-    assert_int_equal(fs_flush(m->fs, &m->root, h), 0);
-    assert_int_equal(fs_release(m->fs, &m->root, h), 0);
 }
 
 static void change(struct mounted *m, uint64_t id, struct handle *h, struct attr_change ch)
@@ -122,7 +54,7 @@ static void stored(struct world *w, uint32_t mode)
     struct handle *h = create(&w->a, mode, 0, &id);
 
     put(&w->a, &w->a.root, h, "stored");
-    close_it(&w->a, h);
+    mounted_close(&w->a, h);
     change(&w->a, id, NULL, (struct attr_change){.set = CHANGE_MTIME, .mtime_ns = OLD_NS});
 }
 
@@ -148,7 +80,7 @@ static void a_change_of_attributes_leaves_the_time_of_what_is_not_stored_yet(voi
     change(&w->a, id, h, (struct attr_change){.set = CHANGE_MODE, .mode = 0600});
     assert_int_equal(fs_setxattr(w->a.fs, &w->a.root, id, "user.x", span_str("y"), 0), 0);
     assert_true(look(&w->a).st_mtim.tv_sec > 0);
-    close_it(&w->a, h);
+    mounted_close(&w->a, h);
     assert_true(look(&w->b).st_mtim.tv_sec > 0);
     assert_int_equal(look(&w->b).st_mode, S_IFREG | 0600);
 }
@@ -166,9 +98,9 @@ static void who_is_not_root_takes_the_privileges_of_what_he_changes(void **state
         h = open_it(&w->a, flags[i], &id);
         other = open_it(&w->b, O_RDONLY, &id);
         change(&w->b, id, NULL, (struct attr_change){.set = CHANGE_MODE, .mode = 06755});
-        close_it(&w->b, other);
+        mounted_close(&w->b, other);
         put(&w->a, &w->a.user, h, "x");
-        close_it(&w->a, h);
+        mounted_close(&w->a, h);
         assert_int_equal(look(&w->b).st_mode, S_IFREG | 0755);
     }
 }
@@ -183,7 +115,7 @@ static void a_mode_set_behind_a_write_stays(void **state)
     h = open_it(&w->a, O_RDWR, &id);
     put(&w->a, &w->a.user, h, "x");
     change(&w->a, id, h, (struct attr_change){.set = CHANGE_MODE, .mode = 04711});
-    close_it(&w->a, h);
+    mounted_close(&w->a, h);
     assert_int_equal(look(&w->b).st_mode, S_IFREG | 04711);
 }
 
@@ -195,10 +127,10 @@ static void who_creates_a_name_first_decides_on_its_attributes(void **state)
     uint64_t ino;
 
     put(&w->a, &w->a.root, first, "1");
-    close_it(&w->a, first);
+    mounted_close(&w->a, first);
     ino = look(&w->a).st_ino;
     put(&w->b, &w->b.root, then, "2");
-    close_it(&w->b, then);
+    mounted_close(&w->b, then);
     assert_holds(w, "2");
     assert_int_equal(look(&w->b).st_mode, S_IFREG | 0600);
     assert_true(look(&w->b).st_ino == ino);
@@ -211,9 +143,9 @@ static void a_chmod_of_who_creates_it_later_holds_all_the_same(void **state)
     struct handle *first = create(&w->a, 0666, 0, &a), *then = create(&w->b, 0666, 0, &b);
 
     put(&w->a, &w->a.root, first, "1");
-    close_it(&w->a, first);
+    mounted_close(&w->a, first);
     change(&w->b, b, then, (struct attr_change){.set = CHANGE_MODE, .mode = 0600});
-    close_it(&w->b, then); /* without a write: the other's contents stay */
+    mounted_close(&w->b, then); /* without a write: the other's contents stay */
     assert_holds(w, "1");
     assert_int_equal(look(&w->a).st_mode, S_IFREG | 0600);
     assert_int_equal(look(&w->b).st_size, 1);
@@ -229,7 +161,7 @@ static void what_o_excl_made_gets_its_attributes_with_the_first_store(void **sta
 
     put(&w->a, &w->a.root, h, "1");
     change(&w->a, id, h, ch);
-    close_it(&w->a, h);
+    mounted_close(&w->a, h);
     assert_int_equal(look(&w->b).st_mode, S_IFREG | 0640);
     assert_int_equal(look(&w->b).st_uid, 5);
     assert_int_equal(look(&w->b).st_mtim.tv_nsec, OLD_NS);
@@ -239,36 +171,58 @@ struct meanwhile {
     struct mounted *m;
     struct handle *h;
     uint64_t id;
+    pthread_t thread;
+    bool joined;
 };
 
-static void chmod_it(void *arg)
+static void *chmod_it(void *arg)
 {
     struct meanwhile *w = arg;
 
     change(w->m, w->id, w->h, (struct attr_change){.set = CHANGE_MODE, .mode = 0600});
+    return NULL;
 }
 
-static void a_chmod_during_the_first_store_goes_with_the_next(void **state)
+/* It waits for the store, so it is another thread that does it; one that does not has a moment. */
+static void begin_chmod(void *arg)
+{
+    struct meanwhile *w = arg;
+    struct timespec until;
+
+    assert_int_equal(pthread_create(&w->thread, NULL, chmod_it, w), 0);
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 20000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    w->joined = pthread_timedjoin_np(w->thread, NULL, &until) == 0;
+}
+
+static void a_chmod_during_the_first_store_is_not_lost(void **state)
 {
     struct world *w = *state;
+    enum { NOTHING, APPENDED, WRITTEN, LOST, N }; /* the last: the creation, to the other mount */
 
-    for (int lost = 0; lost < 2; lost++) { /* the creation, to the other mount */
+    for (int what = NOTHING; what < N; what++) {
         struct meanwhile chmod = {.m = &w->a};
         struct handle *other;
         uint64_t id;
 
-        chmod.h = create(&w->a, 0666, 0, &chmod.id);
-        if (lost) {
+        chmod.h = create(&w->a, 0666, what == APPENDED ? O_APPEND : 0, &chmod.id);
+        if (what == LOST) {
             other = create(&w->b, 0644, 0, &id);
             put(&w->b, &w->b.root, other, "theirs");
-            close_it(&w->b, other);
-        } else {
+            mounted_close(&w->b, other);
+        } else if (what != NOTHING) {
             put(&w->a, &w->a.root, chmod.h, "ours");
         }
-        fake_cluster_meanwhile(w->cluster, chmod_it, &chmod);
+        fake_cluster_meanwhile(w->cluster, begin_chmod, &chmod);
         assert_int_equal(fs_fsync(w->a.fs, &w->a.root, chmod.h), 0);
-        close_it(&w->a, chmod.h);
-        assert_holds(w, lost ? "theirs" : "ours");
+        if (!chmod.joined)
+            assert_int_equal(pthread_join(chmod.thread, NULL), 0);
+        mounted_close(&w->a, chmod.h);
+        assert_holds(w, what == NOTHING ? "" : what == LOST ? "theirs" : "ours");
         assert_int_equal(look(&w->b).st_mode, S_IFREG | 0600);
         assert_int_equal(fs_unlink(w->a.fs, &w->a.root, 1, "f"), 0);
     }
@@ -278,18 +232,20 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
-            a_change_of_attributes_leaves_the_time_of_what_is_not_stored_yet, fixture, unfixture),
+            a_change_of_attributes_leaves_the_time_of_what_is_not_stored_yet, mounts_setup,
+            mounts_teardown),
         cmocka_unit_test_setup_teardown(who_is_not_root_takes_the_privileges_of_what_he_changes,
-                                        fixture, unfixture),
-        cmocka_unit_test_setup_teardown(a_mode_set_behind_a_write_stays, fixture, unfixture),
-        cmocka_unit_test_setup_teardown(who_creates_a_name_first_decides_on_its_attributes, fixture,
-                                        unfixture),
-        cmocka_unit_test_setup_teardown(a_chmod_of_who_creates_it_later_holds_all_the_same, fixture,
-                                        unfixture),
+                                        mounts_setup, mounts_teardown),
+        cmocka_unit_test_setup_teardown(a_mode_set_behind_a_write_stays, mounts_setup,
+                                        mounts_teardown),
+        cmocka_unit_test_setup_teardown(who_creates_a_name_first_decides_on_its_attributes,
+                                        mounts_setup, mounts_teardown),
+        cmocka_unit_test_setup_teardown(a_chmod_of_who_creates_it_later_holds_all_the_same,
+                                        mounts_setup, mounts_teardown),
         cmocka_unit_test_setup_teardown(what_o_excl_made_gets_its_attributes_with_the_first_store,
-                                        fixture, unfixture),
-        cmocka_unit_test_setup_teardown(a_chmod_during_the_first_store_goes_with_the_next, fixture,
-                                        unfixture),
+                                        mounts_setup, mounts_teardown),
+        cmocka_unit_test_setup_teardown(a_chmod_during_the_first_store_is_not_lost, mounts_setup,
+                                        mounts_teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
