@@ -27,6 +27,7 @@ struct caller {
     pid_t pid;             /* the thread that asks; 0: none (the kernel itself, or shutting down) */
     struct waiter *waiter; /* NULL: cannot be interrupted */
     atomic_bool stopped;
+    bool moves;     /* it moves a directory, so what it stores there does not wait for that */
     struct err why; /* of the last failure of the cluster, for the log */
     struct callers *callers;
     struct list link, watched; /* among all, among the watched; the callers' lock */

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "fs/content.h"
+#include "fs/dir_moves.h"
 #include "fs/follow.h"
 #include "fs/fs.h"
 #include "fs/inode.h"
@@ -19,6 +20,7 @@ struct fs {
     struct attr_defaults defaults;
     uint64_t max_value_size;
     struct content_pool pool;  /* the memory of open files */
+    struct dir_moves moves;    /* of directories, under way */
     pthread_mutex_t root_lock; /* root */
     struct meta root;          /* the root has no key: its attributes live as long as the mount */
     pthread_mutex_t open_lock; /* of the lists of what is open, to be closed at the end */

@@ -436,6 +436,31 @@ static int job_run_locked(struct caller *who, struct file *f, struct store_job *
     return err;
 }
 
+/* Waits till nobody works exclusively, nor moves the directory that the file is in: what was stored
+ * there would stay behind. 0 or -EINTR. */
+static int wait_turn_locked(struct fs *fs, struct caller *who, struct file *f)
+{
+    struct buf key = {0};
+    bool moves = true;
+    int err = 0;
+
+    while (err == 0 && moves) {
+        err = file_wait_idle_locked(who, f);
+        buf_clear(&key);
+        moves = err == 0 && !who->moves && fs->moves.n > 0 &&
+                inode_key(fs->inodes, f->inode, &key) == 0 &&
+                dir_moves_has(&fs->moves, buf_span(&key));
+        if (!moves)
+            break;
+        pthread_mutex_unlock(&f->lock);
+        dir_moves_wait_step(&fs->moves);
+        pthread_mutex_lock(&f->lock);
+        err = caller_stopped(who) ? -EINTR : 0;
+    }
+    buf_fini(&key);
+    return err;
+}
+
 int file_store(struct fs *fs, struct caller *who, struct file *f)
 {
     struct store_job *j;
@@ -446,7 +471,7 @@ int file_store(struct fs *fs, struct caller *who, struct file *f)
     pthread_mutex_lock(&f->lock);
     need = f->gen;
     n_failed = f->n_failed;
-    err = file_wait_idle_locked(who, f);
+    err = wait_turn_locked(fs, who, f);
     /* Waiters must not wait for one try after another, when whoever was first tried just this. */
     if (err == 0 && f->n_failed != n_failed && f->failed_gen >= need)
         err = f->failed_err;

@@ -44,6 +44,7 @@ int fs_new(const struct fs_opts *opts, struct fs **out)
     fs->pool.each_max = CONTENT_MEMORY_MAX;
     fs->pool.total_max = CONTENTS_MEMORY_MAX;
     pthread_mutex_init(&fs->root_lock, NULL);
+    dir_moves_init(&fs->moves);
     pthread_mutex_init(&fs->open_lock, NULL);
     list_init(&fs->open_files);
     list_init(&fs->open_dirs);
@@ -63,6 +64,7 @@ void fs_free(struct fs *fs)
     inode_table_free(fs->inodes);
     pthread_mutex_destroy(&fs->open_lock);
     pthread_mutex_destroy(&fs->root_lock);
+    dir_moves_fini(&fs->moves);
     free(fs);
 }
 

@@ -274,6 +274,7 @@ int fs_rename_dir(struct fs *fs, struct caller *who, struct inode *parent, struc
 {
     struct file **files = NULL;
     size_t n_files = 0, n_held = 0;
+    struct dir_move move;
     int err;
 
     if (new.len == 0 || span_has_prefix(new, old))
@@ -281,8 +282,11 @@ int fs_rename_dir(struct fs *fs, struct caller *who, struct inode *parent, struc
     if (old.data[old.len - 1] != '/' || new.data[new.len - 1] != '/')
         return -EPERM; /* a piece of a long name has no name of its own */
     err = dir_keep(fs, who, parent);
-    if (err == 0)
-        err = hold_tree(fs, who, old, &files, &n_files, &n_held);
+    if (err < 0)
+        return err;
+    dir_moves_begin(&fs->moves, &move, old);
+    who->moves = true;
+    err = hold_tree(fs, who, old, &files, &n_files, &n_held);
     if (err == 0)
         err = move_tree(fs, who, old, new, noreplace);
     if (err == 0 && into)
@@ -295,6 +299,8 @@ int fs_rename_dir(struct fs *fs, struct caller *who, struct inode *parent, struc
             file_unhold(files[i]);
         file_put(fs, files[i]);
     }
+    who->moves = false;
+    dir_moves_end(&fs->moves, &move);
     free(files);
     return err;
 }

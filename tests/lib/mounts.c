@@ -5,8 +5,11 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include <cmocka.h>
+
+#define MOMENT_NS 20000000
 
 static void mount_one(struct world *w, struct mounted *m)
 {
@@ -89,4 +92,17 @@ void mounted_put(struct mounted *m, const char *name, const char *text)
 
     mounted_write(m, h, 0, text);
     mounted_close(m, h);
+}
+
+bool ended_early(pthread_t thread)
+{
+    struct timespec until;
+
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += MOMENT_NS;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    return pthread_timedjoin_np(thread, NULL, &until) == 0;
 }

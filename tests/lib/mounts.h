@@ -2,6 +2,8 @@
 #ifndef KVFS_TESTS_LIB_MOUNTS_H
 #define KVFS_TESTS_LIB_MOUNTS_H
 
+#include <pthread.h>
+
 #include "fs/fs.h"
 #include "tests/lib/fake_cluster.h"
 
@@ -33,5 +35,11 @@ void mounted_write(struct mounted *m, struct handle *h, uint64_t off, const char
 void mounted_close(struct mounted *m, struct handle *h);
 /* As `echo -n text > name`. */
 void mounted_put(struct mounted *m, const char *name, const char *text);
+
+/*
+ * A thread that is to wait for something gets a moment in which it could go on wrongly. True: it
+ * has ended, and is joined.
+ */
+bool ended_early(pthread_t thread);
 
 #endif

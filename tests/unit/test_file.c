@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 #include <cmocka.h>
 
 #include "common/limits.h"
+#include "fs/core.h"
 
 #define LARGE (5u << 20) /* not fetched whole at open */
 
@@ -288,6 +290,41 @@ static void an_append_of_unknown_outcome_that_was_unfolded_takes_no_later_one_wi
     assert_holds(w, "f", "basetail!later");
 }
 
+struct closing {
+    struct mounted *m;
+    struct handle *h;
+};
+
+static void *close_in_thread(void *arg)
+{
+    struct closing *c = arg;
+
+    mounted_close(c->m, c->h);
+    return NULL;
+}
+
+static void what_is_stored_in_a_directory_that_moves_waits_for_its_new_name(void **state)
+{
+    struct world *w = *state;
+    struct fs_entry dir, e;
+    struct closing c = {.m = &w->a};
+    struct dir_move move;
+    pthread_t thread;
+
+    assert_int_equal(fs_mkdir(w->a.fs, &w->a.root, 1, "d", 0700, &dir), 0);
+    assert_int_equal(fs_create(w->a.fs, &w->a.root, dir.id, "f", 0600, O_CREAT | O_RDWR, &e, &c.h),
+                     0);
+    mounted_write(&w->a, c.h, 0, "late");
+    dir_moves_begin(&w->a.fs->moves, &move, span_str("d/"));
+    assert_int_equal(pthread_create(&thread, NULL, close_in_thread, &c), 0);
+    assert_false(ended_early(thread));
+    assert_int_equal(inode_move_tree(w->a.fs->inodes, span_str("d/"), span_str("n/"), false), 0);
+    dir_moves_end(&w->a.fs->moves, &move);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_holds(w, "d/f", NULL);
+    assert_holds(w, "n/f", "late");
+}
+
 /* --- the rest --------------------------------------------------------------------------------- */
 
 static void a_hole_to_beyond_every_file_is_punched_up_to_its_end(void **state)
@@ -342,6 +379,7 @@ int main(int argc, char **argv)
         TEST(a_copy_replaced_at_once_is_not_taken_for_ours),
         TEST(an_append_still_under_way_when_its_view_is_given_up_does_no_harm),
         TEST(an_append_of_unknown_outcome_that_was_unfolded_takes_no_later_one_with_it),
+        TEST(what_is_stored_in_a_directory_that_moves_waits_for_its_new_name),
         TEST(a_hole_to_beyond_every_file_is_punched_up_to_its_end),
         TEST(a_rmdir_that_cannot_look_again_leaves_the_directory),
     };
