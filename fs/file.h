@@ -125,8 +125,8 @@ int file_extend(struct fs *fs, struct caller *who, struct file *f, uint64_t size
 int file_punch(struct fs *fs, struct caller *who, struct file *f, uint64_t off, uint64_t len);
 /* As lseek(2) with SEEK_DATA or SEEK_HOLE: 0, -ENXIO. What is not loaded is data. */
 int file_seek(struct file *f, uint64_t off, bool hole, uint64_t *out);
-/* Before a read up to `wanted`: the view moves on to a newer version that just is longer, if there
- * is one. (file_grow.c) */
+/* Before a read up to `wanted`, or the question for the size before one: the view moves on to a
+ * newer version that just is longer, if there is one. (file_grow.c) */
 void file_grow(struct fs *fs, struct caller *who, struct file *f, uint64_t wanted);
 /* Stores what is dirty: after 0 a quorum has it. (file_store.c) */
 int file_store(struct fs *fs, struct caller *who, struct file *f);

@@ -260,7 +260,8 @@ static int inode_meta(struct fs *fs, struct caller *who, struct inode *in, struc
         root_meta(fs, out);
         return 0;
     }
-    if (h != NULL) {
+    if (h != NULL) { /* the kernel may ask because it is about to read on at the end */
+        file_grow(fs, who, h->file, UINT64_MAX);
         file_meta(h->file, out);
         return 0;
     }

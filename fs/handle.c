@@ -219,7 +219,11 @@ int fs_read(struct fs *fs, struct caller *who, struct handle *h, uint64_t off, s
 int fs_write(struct fs *fs, struct caller *who, struct handle *h, uint64_t off, struct span data,
              bool writeback)
 {
-    return file_write(fs, who, h->file, off, data, h->append && !writeback);
+    int err = file_write(fs, who, h->file, off, data, h->append && !writeback);
+
+    if (err < 0 && writeback) /* the kernel keeps what could not be written, as if it were */
+        follow_mix_pages(fs->follow, h->file->inode);
+    return err;
 }
 
 bool handle_appends(const struct handle *h)

@@ -153,18 +153,21 @@ static struct handle *handle_of(const struct fuse_file_info *fi)
     return fi != NULL ? (struct handle *)(uintptr_t)fi->fh : NULL;
 }
 
+/* asked: the kernel drops attributes that it asked for if it was told of a change meanwhile. Those
+ * that a change of its own brings it takes without looking, so it must not believe them. */
 static void reply_attr(fuse_req_t req, struct caller *who, int err, fuse_ino_t ino,
-                       const struct stat *st)
+                       const struct stat *st, bool asked)
 {
     struct mount *m = mount_of(req);
     int code = request_end(req, who, err);
+    double attr_s = 0;
 
+    if (asked && m->attr_timeout_s > 0 && fs_attrs_hold(m->fs, ino, st))
+        attr_s = m->attr_timeout_s;
     if (code != 0)
         fuse_reply_err(req, code);
     else
-        fuse_reply_attr(req, st,
-                        m->attr_timeout_s > 0 && fs_attrs_hold(m->fs, ino, st) ? m->attr_timeout_s
-                                                                               : 0);
+        fuse_reply_attr(req, st, attr_s);
 }
 
 static void on_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -178,7 +181,7 @@ static void on_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
         err = control_getattr(mount_of(req)->control, ino, &st);
     else
         err = fs_getattr(mount_of(req)->fs, &who, ino, handle_of(fi), &st);
-    reply_attr(req, &who, err, ino, &st);
+    reply_attr(req, &who, err, ino, &st, true);
 }
 
 static void on_access(fuse_req_t req, fuse_ino_t ino, int mask)
@@ -226,7 +229,7 @@ static void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to
     err = control_has(ino)
               ? -EROFS
               : fs_setattr(mount_of(req)->fs, &who, ino, handle_of(fi), &ch, size, &st);
-    reply_attr(req, &who, err, ino, &st);
+    reply_attr(req, &who, err, ino, &st, false);
 }
 
 static void on_readlink(fuse_req_t req, fuse_ino_t ino)

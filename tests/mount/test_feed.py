@@ -70,6 +70,12 @@ def hammer(c, a, b, rounds):
         eq((size, got == data), (len(data), True), f"round {i}")
 
 
+def calls(mount, name):
+    """How many calls of a kind the kernel has made."""
+    lines = (mount / ".kvfs/metrics").read_text().splitlines()
+    return sum(int(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f'kvfs_call_seconds_count{{call="{name}"}}'))
+
+
 def fails(call, *args):
     """With which error; 0: not."""
     try:
@@ -205,6 +211,27 @@ with Claims() as t, Cluster(base_port=21200) as c:
                 wait_until(lambda: tail.got == want, 10, f"{want} is shown")
             finally:
                 tail.stop()
+
+    with t.claim("a program that reads at the end again, more than there is, gets what another mount appended"):
+        (a / "log2").write_bytes(b"first\n")
+        with open(b / "log2", "rb") as f:
+            eq(f.read(8192), b"first\n")
+            with open(a / "log2", "ab") as g:
+                g.write(b"second\n")
+            got = []
+            wait_until(lambda: got.append(f.read(8192)) or got[-1], 10, "it comes")
+            eq(got[-1], b"second\n")
+
+    with t.claim("what the kernel is told of a directory that it changes, it does not believe"):
+        fd = os.open(a / "d", os.O_RDONLY)
+        try:
+            os.fstat(fd)
+            os.fchmod(fd, 0o755)
+            counts = [calls(a, "getattr"), calls(a, "getattr")]  # the counting has some itself
+            os.fstat(fd)
+            eq(calls(a, "getattr") - counts[1] - (counts[1] - counts[0]), 1)
+        finally:
+            os.close(fd)
 
     with t.claim("with one node dead things go on being kept"):
         c.kill9(3)

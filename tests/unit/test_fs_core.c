@@ -775,6 +775,75 @@ static void an_open_file_follows_what_only_grows_and_nothing_else(void **state)
     world_free(w);
 }
 
+static uint64_t size_of(struct world *w, uint64_t id, struct handle *h)
+{
+    struct stat st;
+
+    assert_int_equal(fs_getattr(w->fs, &w->who, id, h, &st), 0);
+    return (uint64_t)st.st_size;
+}
+
+/* The kernel asks for the size before it reads on at the end. */
+static void the_size_of_an_open_file_follows_what_only_grows(void **state)
+{
+    struct world *w = world_new();
+    struct handle *h;
+    uint64_t id;
+
+    (void)state;
+    fake_cluster_put(w->cluster, "f", "one");
+    assert_int_equal(find(w, "f", &id), 0);
+    assert_int_equal(fs_open(w->fs, &w->who, id, O_RDONLY, &h), 0);
+    assert_int_equal(size_of(w, id, h), 3);
+    put_elsewhere(w, "f", "one two");
+    assert_int_equal(size_of(w, id, h), 7);
+    assert_reads(w, h, "one two");
+    put_elsewhere(w, "f", "other than that");
+    assert_int_equal(size_of(w, id, h), 7);
+    assert_int_equal(fs_release(w->fs, &w->who, h), 0);
+    world_free(w);
+}
+
+static bool pages_hold(struct world *w, uint64_t id)
+{
+    struct handle *h;
+    struct value v;
+    bool hold;
+
+    assert_int_equal(fs_open(w->fs, &w->who, id, O_RDONLY, &h), 0);
+    hold = fs_pages_hold(w->fs, h);
+    assert_int_equal(fs_read(w->fs, &w->who, h, 0, 10, &v), 0);
+    value_fini(&v);
+    assert_int_equal(fs_release(w->fs, &w->who, h), 0);
+    return hold;
+}
+
+static void forget_nothing(void *arg, uint64_t id)
+{
+    (void)arg;
+    (void)id;
+}
+
+static void pages_that_could_not_be_written_back_are_not_kept(void **state)
+{
+    struct world *w = world_new();
+    struct handle *h;
+    uint64_t id;
+
+    (void)state;
+    follow_set_kernel(fs_follow(w->fs), &(struct follow_kernel){.forget = forget_nothing});
+    fake_cluster_put(w->cluster, "f", "one");
+    assert_int_equal(find(w, "f", &id), 0);
+    assert_false(pages_hold(w, id));
+    assert_true(pages_hold(w, id));
+    assert_int_equal(fs_open(w->fs, &w->who, id, O_RDWR, &h), 0);
+    assert_int_equal(fs_write(w->fs, &w->who, h, VALUE_MAX, span_str("x"), true), -EFBIG);
+    assert_int_equal(fs_release(w->fs, &w->who, h), 0);
+    assert_false(pages_hold(w, id));
+    assert_true(pages_hold(w, id));
+    world_free(w);
+}
+
 /* Reads the directory as `ls` does: each entry is told to the kernel. *d stays open. */
 static void list_for_kernel(struct world *w, struct caller *who, struct dir_handle *d)
 {
@@ -909,6 +978,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_open_file_follows_what_only_grows_and_nothing_else),
+        cmocka_unit_test(the_size_of_an_open_file_follows_what_only_grows),
+        cmocka_unit_test(pages_that_could_not_be_written_back_are_not_kept),
         cmocka_unit_test(an_open_after_a_listing_asks_the_cluster),
         cmocka_unit_test(
             in_a_directory_that_another_mount_removed_nothing_is_made_found_or_removed),
