@@ -10,8 +10,10 @@
  * who wins.
  *
  * How a fill proves itself. A *mark* is taken before the cluster is asked; it holds while nothing
- * was told of the key, or of what is below the prefix, and the feed has lived all the while. Only
- * what is filled under a mark that still holds is kept. A change told later finds it and drops it.
+ * was told or written here of the key, or of what is below the prefix, and the feed has lived all
+ * the while. Only what is filled under a mark that still holds is kept. A change told later finds
+ * it and drops it. Each node's telling counts, also of what was told or read already: what another
+ * node answered may be older. Only what this mount wrote is passed over when it is told.
  *
  * What one change touches: its key; the listing of its directory; and above that, up to the first
  * directory that is known to have a marker, directories that may come and go with it.

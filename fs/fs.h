@@ -2,15 +2,17 @@
  * fs.h - the file system core: what the handlers call. No FUSE types; 0 or -errno; outputs last,
  * written only on success.
  *
- * Names become keys (common/keypath.h), keys are read and written through common/cluster.h. Nothing
- * is cached behind the back of other mounts: a lookup asks the cluster; only an open file is kept,
- * and of a file that is dirty here the view in memory counts.
+ * Names become keys (common/keypath.h), keys are read and written through common/cluster.h. What was
+ * read is kept while the nodes tell of changes (follow.h); who looks a name up or opens a file asks
+ * the cluster all the same. An open file is kept, and of one that is dirty here the view in memory
+ * counts.
  *
  * Locks, in the order in which they may be taken:
  *     a directory handle's (dir.c)
  *     a file's (file.h)
  *     the inode table's (inode.c), the root's and that of what is open (core.h), the callers'
- *     (caller.c)
+ *     (caller.c), the listings' (listings.c)
+ *     the follow's (follow.c)
  * Nobody waits for the cluster under one of them, but for the directory handle's, on which only
  * readers of that one handle queue.
  */

@@ -151,7 +151,7 @@ struct dir_facts inode_dir_facts(struct inode_table *t, struct inode *in);
 void inode_lost_marker(struct inode_table *t, struct inode *in);
 void inode_set_changed(struct inode_table *t, struct inode *in, int64_t now_ns); /* 0: forget it */
 
-/* The ids of all inodes: malloced. 0 or -ENOMEM. */
+/* The ids of all directories: malloced. 0 or -ENOMEM. */
 int inode_dir_ids(struct inode_table *t, uint64_t **out, size_t *n);
 
 /* --- the open files (file.c) ------------------------------------------------------------------ */

@@ -20,8 +20,8 @@ void on_init(void *userdata, struct fuse_conn_info *conn)
     conn->max_background = (m->max_threads + 1) / 2;
     conn->time_gran = 1;
     /*
-     * Pages are dropped by each open and where a size changes, so there is no need to ask for
-     * attributes before each read. Each listing brings the attributes, so each may as well hand
+     * Pages are dropped by an open that finds another version than they are of, and where a size
+     * changes, so there is no need to ask for attributes before each read. Each listing brings the attributes, so each may as well hand
      * them on. The old way of leaving set-user-ID bits to the mount is not wanted: see below.
      */
     conn->want &= ~(unsigned)(FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_HANDLE_KILLPRIV |
