@@ -155,6 +155,7 @@ struct write_result {
     int err;
     /* err < 0: surely nothing was stored, nor will be. Else it may take effect later, once */
     bool certain;
+    uint64_t id; /* under which it is, or comes to be, in `recent` of the key's record */
     struct err why;
     /* 0: what was stored. A failed condition: what it failed on */
     struct record_copy rec;

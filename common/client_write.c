@@ -52,6 +52,7 @@ void write_finish(struct write_op *w, int err)
 {
     write_turn_over(w);
     w->res.err = err;
+    w->res.id = w->id;
     /*
      * That all ACCEPTs were refused proves nothing: what was refused may be the second copy of a
      * message, whose first was stored and has led to what is there now.

@@ -24,12 +24,18 @@ void appended_fini(struct appended *a)
     a->tail = 0;
 }
 
+void unsure_fini(struct unsure *u)
+{
+    appended_fini(&u->last);
+    u->n = 0;
+}
+
 static void file_free(struct file *f)
 {
     file_drop_window_locked(f);
     content_fini(&f->base);
     content_fini(&f->tail);
-    appended_fini(&f->unsure);
+    unsure_fini(&f->unsure);
     pthread_cond_destroy(&f->changed);
     pthread_mutex_destroy(&f->lock);
     free(f);
@@ -486,7 +492,7 @@ void file_open_new(struct fs *fs, const struct caller *who, struct file *f, cons
         f->pending = ballot_is_none(version);
         f->whole = f->pending && mode->truncate;
         f->edits = f->unprivileged = false;
-        appended_fini(&f->unsure);
+        unsure_fini(&f->unsure);
         f->gen++;
         follow_mix_pages(fs->follow, f->inode);
     } else if (mode->truncate) {
@@ -507,7 +513,7 @@ static void discard(struct fs *fs, struct file *f, int why)
         f->whole = f->pending = f->known = f->loaded = false;
         content_fini(&f->tail);
         content_fini(&f->base);
-        appended_fini(&f->unsure);
+        unsure_fini(&f->unsure);
         f->gen++;
         f->n_voided++;
         follow_mix_pages(fs->follow, f->inode);

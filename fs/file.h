@@ -42,6 +42,7 @@ struct fs;
 struct inode;
 
 #define WINDOW_CHUNKS 4u
+#define UNSURE_MAX 8u
 
 /* A chunk of the base, pinned to `version`. */
 struct chunk {
@@ -55,6 +56,20 @@ struct chunk {
 struct appended {
     struct value before, added;
     size_t tail; /* so much of the tail is in it then */
+};
+
+/*
+ * Appends of unknown outcome: they may be in the value already, or come to be. Each is known by its
+ * operation's id, as long as the record's list of those reaches back so far; else by its bytes.
+ */
+struct unsure {
+    unsigned n;
+    struct {
+        uint64_t id;
+        uint64_t seq;    /* of the record that it was to replace */
+        size_t tail;     /* so much of the tail it stores */
+    } tries[UNSURE_MAX]; /* the last of them */
+    struct appended last;
 };
 
 struct file {
@@ -88,7 +103,7 @@ struct file {
     int failed_err;
     unsigned n_failed; /* stores that failed */
     unsigned n_voided; /* views given up dirty: what is still being stored of one is not ours */
-    struct appended unsure; /* of an append with unknown outcome, see file_store.c */
+    struct unsure unsure;
 };
 
 /* How the kernel's open flags are told to the core. */
@@ -183,6 +198,7 @@ void file_wait_step_locked(struct file *f);
 void file_set_base_locked(struct fs *fs, struct file *f, struct ballot version, uint64_t size,
                           struct value *v);
 void appended_fini(struct appended *a);
+void unsure_fini(struct unsure *u);
 /* Cuts it to nothing. */
 void file_empty_locked(struct fs *fs, const struct caller *who, struct file *f);
 /* Fetches the whole base if need be: after 0 it is loaded. The lock is not held while waiting. */

@@ -12,8 +12,8 @@
  * The store is a job of its own: who waits for it may be told to stop (a dying process is, by the
  * kernel, in the close of its files), but the job goes on, and its outcome counts.
  *
- * An append whose outcome is unknown may or may not be in the value that the next one finds. It is,
- * if that value begins with all that it wanted stored.
+ * An append whose outcome is unknown may or may not be in the value that the next one finds: its id
+ * tells, or, behind many later writes, that the value begins with all that it wanted stored.
  */
 #include "fs/file.h"
 
@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "common/limits.h"
+#include "common/roots.h"
 #include "common/spool.h"
 #include "fs/core.h"
 
@@ -42,9 +43,11 @@ struct snapshot {
     const struct attr_defaults *defaults;
     bool edits; /* as the file's */
     uint64_t max_size, size_hint;
-    struct appended last;   /* append: what the last try wanted stored */
-    struct ballot found;    /* and what that stands behind */
-    struct appended unsure; /* append: what an earlier store wanted, of unknown outcome */
+    struct appended last; /* append: what the last try wanted stored */
+    struct ballot found;  /* and what that stands behind */
+    uint64_t seq;         /* append: of the first record that a try found */
+    bool tried;
+    struct unsure unsure; /* of earlier ones */
 };
 
 /* One store under way; shared by who waits and the cluster's thread. */
@@ -70,12 +73,39 @@ static bool starts_with(struct value v, const struct appended *a)
            (a->added.len == 0 || memcmp(v.data + n, a->added.data, a->added.len) == 0);
 }
 
+/* How much of the tail is in the value already. */
+static size_t done_before(const struct unsure *u, const struct record *rec, struct value cur)
+{
+    bool reaches = true; /* the list of ids, back to each of them */
+    size_t done = 0;
+
+    for (unsigned i = 0; i < u->n; i++) {
+        if (record_is_recent(rec, u->tries[i].id) && u->tries[i].tail > done)
+            done = u->tries[i].tail;
+        reaches &= rec->seq <= u->tries[i].seq + RECENT_MAX;
+    }
+    if (done == 0 && !reaches && starts_with(cur, &u->last))
+        done = u->last.tail;
+    return done;
+}
+
+static void unsure_add(struct unsure *u, uint64_t id, uint64_t seq, struct appended *last)
+{
+    if (u->n == UNSURE_MAX)
+        memmove(&u->tries[0], &u->tries[1], --u->n * sizeof(u->tries[0]));
+    u->tries[u->n].id = id;
+    u->tries[u->n].seq = seq;
+    u->tries[u->n++].tail = last->tail;
+    appended_fini(&u->last);
+    u->last = *last;
+    *last = (struct appended){0};
+}
+
 /* What is not in cur yet of the tail goes behind it. */
 static int append_value(struct snapshot *s, const struct record *rec, struct value cur,
                         struct draft *next)
 {
-    size_t done = starts_with(cur, &s->unsure) ? s->unsure.tail : 0;
-    size_t n;
+    size_t done = done_before(&s->unsure, rec, cur), n;
 
     assert(done <= s->data.len); /* the tail only grew since */
     n = s->data.len - done;
@@ -85,6 +115,9 @@ static int append_value(struct snapshot *s, const struct record *rec, struct val
     s->last = (struct appended){.before = value_ref(cur), .added = value_slice(s->data, done, n)};
     s->last.tail = s->data.len;
     s->found = rec->version;
+    if (!s->tried || rec->seq < s->seq)
+        s->seq = rec->seq;
+    s->tried = true;
     next->value = value_ref(s->last.before);
     next->tail = value_ref(s->last.added);
     return 0;
@@ -173,9 +206,9 @@ static int snapshot_locked(struct fs *fs, struct file *f, struct snapshot *s)
     if (content_size(&f->tail) > 0) {
         s->kind = STORE_APPEND;
         s->size_hint = file_size_locked(f);
-        s->unsure = (struct appended){.before = value_ref(f->unsure.before),
-                                      .added = value_ref(f->unsure.added),
-                                      .tail = f->unsure.tail};
+        s->unsure = f->unsure;
+        s->unsure.last.before = value_ref(f->unsure.last.before);
+        s->unsure.last.added = value_ref(f->unsure.last.added);
         return content_lend(&f->tail, &s->data);
     }
     s->kind = STORE_CREATE;
@@ -219,7 +252,7 @@ static void appended_locked(struct fs *fs, struct file *f, struct snapshot *s, s
     const struct record *rec = &res->rec.rec;
 
     content_drop_front(&f->tail, s->data.len);
-    appended_fini(&f->unsure);
+    unsure_fini(&f->unsure);
     file_drop_window_locked(f);
     f->clock = 0;
     follow_mix_pages(fs->follow, f->inode);
@@ -302,11 +335,8 @@ static void finish_locked(struct fs *fs, struct file *f, struct snapshot *s,
     } else {
         failed_locked(f, s->gen, res->err);
     }
-    if (res->err < 0 && !res->certain && s->kind == STORE_APPEND && !f->whole) {
-        appended_fini(&f->unsure);
-        f->unsure = s->last;
-        s->last = (struct appended){0};
-    }
+    if (res->err < 0 && !res->certain && s->kind == STORE_APPEND && !f->whole)
+        unsure_add(&f->unsure, res->id, s->seq, &s->last);
 }
 
 /* Of a file that has no name any more, nothing is to be stored; the view goes on. */
@@ -314,6 +344,7 @@ static void keep_to_ourselves_locked(struct file *f)
 {
     f->saved_gen = f->gen;
     f->whole = f->pending = f->emptied = false;
+    unsure_fini(&f->unsure);
     if (f->loaded && content_append(&f->base, &f->tail) == 0)
         content_fini(&f->tail);
 }
@@ -323,7 +354,7 @@ static void job_free(struct store_job *j)
     file_put(j->fs, j->file);
     value_fini(&j->snap.data);
     appended_fini(&j->snap.last);
-    appended_fini(&j->snap.unsure);
+    unsure_fini(&j->snap.unsure);
     buf_fini(&j->snap.sums);
     buf_fini(&j->key);
     free(j);

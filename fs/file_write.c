@@ -28,7 +28,7 @@ void file_empty_locked(struct fs *fs, const struct caller *who, struct file *f)
     content_fini(&f->base);
     f->loaded = true;
     content_fini(&f->tail);
-    appended_fini(&f->unsure);
+    unsure_fini(&f->unsure);
     f->emptied = clean || f->emptied;
     f->whole = true;
     f->edits = false;
@@ -48,7 +48,7 @@ static int unfold_locked(struct fs *fs, struct caller *who, struct file *f)
         err = content_append(&f->base, &f->tail);
         if (err == 0) {
             content_fini(&f->tail);
-            appended_fini(&f->unsure);
+            unsure_fini(&f->unsure);
             f->whole = true; /* no longer an append */
         }
     }

@@ -128,7 +128,8 @@ static struct value joined(const struct draft *d)
     return (struct value){b, b->data, b->len};
 }
 
-static void store(struct cluster *c, struct span key, struct draft *d, struct value old)
+/* Returns the id of the write. */
+static uint64_t store(struct cluster *c, struct span key, struct draft *d, struct value old)
 {
     struct buf sums = {0};
     struct record rec = d->rec;
@@ -139,8 +140,9 @@ static void store(struct cluster *c, struct span key, struct draft *d, struct va
     record_sums(&sums, value_span(value));
     rec.version = (struct ballot){++c->counter, 1};
     rec.seq++;
-    rec.n_recent = 1;
+    memmove(&rec.recent[1], &rec.recent[0], (RECENT_MAX - 1) * sizeof(rec.recent[0]));
     rec.recent[0] = c->counter;
+    rec.n_recent += rec.n_recent < RECENT_MAX;
     rec.size = value.len;
     rec.sums = buf_span(&sums);
     assert(record_copy(&rec, &copy) == 0);
@@ -150,6 +152,7 @@ static void store(struct cluster *c, struct span key, struct draft *d, struct va
     it->rec = copy;
     it->value = value;
     buf_fini(&sums);
+    return rec.recent[0];
 }
 
 bool fake_cluster_get(struct cluster *c, const char *key, struct span *value)
@@ -167,6 +170,13 @@ static void put_span(struct cluster *c, struct span key, struct span value)
 {
     struct draft d = {0};
 
+    struct item *it = find(c, key);
+
+    if (it != NULL) {
+        d.rec.seq = it->rec.rec.seq;
+        d.rec.n_recent = it->rec.rec.n_recent;
+        memcpy(d.rec.recent, it->rec.rec.recent, sizeof(d.rec.recent));
+    }
     assert(value_copy(value, &d.value) == 0);
     store(c, key, &d, (struct value){0});
     value_fini(&d.value);
@@ -362,7 +372,7 @@ int cluster_write(struct cluster *c, const struct write_args *args, struct waite
     int fault, err;
 
     pthread_mutex_lock(&c->lock);
-    *out = (struct write_result){.certain = true};
+    *out = (struct write_result){.certain = true, .id = ++c->counter};
     fault = next_fault(c, w);
     it = find(c, args->key);
     cur = it != NULL ? &it->rec.rec : &none;
@@ -373,7 +383,7 @@ int cluster_write(struct cluster *c, const struct write_args *args, struct waite
               : 0;
     if (err == 0 && (fault == 0 || c->fail_applied)) {
         out->existed = record_is_live(cur);
-        store(c, args->key, &next, it != NULL ? it->value : (struct value){0});
+        out->id = store(c, args->key, &next, it != NULL ? it->value : (struct value){0});
         if (c->supersedes)
             supersede(c, args->key, out);
         assert(record_copy(&find(c, args->key)->rec.rec, &out->rec) == 0);

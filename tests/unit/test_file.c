@@ -290,6 +290,48 @@ static void an_append_of_unknown_outcome_that_was_unfolded_takes_no_later_one_wi
     assert_holds(w, "f", "basetail!later");
 }
 
+static void an_append_of_unknown_outcome_is_known_by_its_id_and_not_by_its_bytes(void **state)
+{
+    struct world *w = *state;
+
+    for (int applied = 0; applied < 2; applied++) {
+        struct handle *h, *other;
+
+        mounted_put(&w->a, "f", "-");
+        h = mounted_open(&w->a, "f", O_WRONLY | O_APPEND, NULL);
+        mounted_write(&w->a, h, 0, "tick");
+        fake_cluster_fail(w->cluster, 0, -EHOSTDOWN, false, applied);
+        assert_int_equal(fs_fsync(w->a.fs, &w->a.root, h), -EHOSTDOWN);
+        other = mounted_open(&w->b, "f", O_WRONLY | O_APPEND, NULL);
+        mounted_write(&w->b, other, 0, "tick");
+        mounted_close(&w->b, other);
+        mounted_close(&w->a, h);
+        assert_holds(w, "f", "-ticktick");
+    }
+}
+
+static void an_append_of_unknown_outcome_is_found_behind_many_later_ones(void **state)
+{
+    struct world *w = *state;
+    struct handle *h, *other;
+    struct span value;
+
+    mounted_put(&w->a, "f", "-");
+    h = mounted_open(&w->a, "f", O_WRONLY | O_APPEND, NULL);
+    mounted_write(&w->a, h, 0, "mine");
+    fake_cluster_fail(w->cluster, 0, -EHOSTDOWN, false, true);
+    assert_int_equal(fs_fsync(w->a.fs, &w->a.root, h), -EHOSTDOWN);
+    other = mounted_open(&w->b, "f", O_WRONLY | O_APPEND, NULL);
+    for (unsigned i = 0; i < 2 * RECENT_MAX; i++) {
+        mounted_write(&w->b, other, 0, "x");
+        assert_int_equal(fs_fsync(w->b.fs, &w->b.root, other), 0);
+    }
+    mounted_close(&w->b, other);
+    mounted_close(&w->a, h);
+    assert_true(fake_cluster_get(w->cluster, "f", &value));
+    assert_int_equal(value.len, sizeof("-mine") - 1 + 2 * RECENT_MAX);
+}
+
 struct closing {
     struct mounted *m;
     struct handle *h;
@@ -379,6 +421,8 @@ int main(int argc, char **argv)
         TEST(a_copy_replaced_at_once_is_not_taken_for_ours),
         TEST(an_append_still_under_way_when_its_view_is_given_up_does_no_harm),
         TEST(an_append_of_unknown_outcome_that_was_unfolded_takes_no_later_one_with_it),
+        TEST(an_append_of_unknown_outcome_is_known_by_its_id_and_not_by_its_bytes),
+        TEST(an_append_of_unknown_outcome_is_found_behind_many_later_ones),
         TEST(what_is_stored_in_a_directory_that_moves_waits_for_its_new_name),
         TEST(a_hole_to_beyond_every_file_is_punched_up_to_its_end),
         TEST(a_rmdir_that_cannot_look_again_leaves_the_directory),
