@@ -155,7 +155,6 @@ static int connect_error(CURL *easy, const struct transfer *t)
 
 int curl_loop_error(CURL *easy, const struct transfer *t, CURLcode code, int own)
 {
-
     switch (code) {
     case CURLE_OK:
         return 0;

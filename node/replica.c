@@ -272,8 +272,6 @@ static int hello_stats(struct replica *r, struct answer *a)
     a->n_keys = stats.n_keys;
     if (replica_recovering(r))
         a->n_keys = empty ? 0 : stats.n_keys > 0 ? stats.n_keys : 1;
-    else if (replica_superseded(r) && a->n_keys == 0)
-        a->n_keys = 1; /* that it has none would mean that this node never had */
     return 0;
 }
 
@@ -298,10 +296,13 @@ static int hello(struct replica_request *rq, struct reply *out)
      * sender's new life, and what was promised until then is below this floor.
      */
     a.floor = promises_floor(r->promises);
-    if (!replica_votes(r))
+    if (!replica_votes(r)) {
         a.recovering = NODE_RECOVERING;
-    else if (of_peer && incarnations_cofounder(r->incarnations, m->node, m->incarnation))
+        if (replica_superseded(r) && a.n_keys == 0)
+            a.n_keys = 1; /* else it would be taken for one that never had anything */
+    } else if (of_peer && incarnations_cofounder(r->incarnations, m->node, m->incarnation)) {
         a.recovering = NODE_COFOUNDER;
+    }
     return replica_answer(rq, (struct span){0}, &a, out);
 }
 

@@ -67,7 +67,7 @@ uint64_t replica_incarnation(const struct replica *r);
 
 /* --- recovery: blocks on the disk, a few times in the life of a store ---------------- */
 
-bool replica_recovering(const struct replica *r); /* never blocks, as are the next two */
+bool replica_recovering(const struct replica *r); /* never blocks, nor do the next two */
 /*
  * A newer store of this node is known to others: this one was whole once, and is out of date. Until
  * it is closed it answers 503 to all but HELLO. (Opened again, it votes until it hears so again; in
