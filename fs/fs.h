@@ -2,10 +2,10 @@
  * fs.h - the file system core: what the handlers call. No FUSE types; 0 or -errno; outputs last,
  * written only on success.
  *
- * Names become keys (common/keypath.h), keys are read and written through common/cluster.h. What was
- * read is kept while the nodes tell of changes (follow.h); who looks a name up or opens a file asks
- * the cluster all the same. An open file is kept, and of one that is dirty here the view in memory
- * counts.
+ * Names become keys (common/keypath.h), keys are read and written through common/cluster.h. What
+ * was read is kept while the nodes tell of changes (follow.h); who looks a name up or opens a file
+ * asks the cluster all the same. An open file is kept, and of one that is dirty here the view in
+ * memory counts.
  *
  * Locks, in the order in which they may be taken:
  *     a directory handle's (dir.c)

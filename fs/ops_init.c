@@ -21,8 +21,9 @@ void on_init(void *userdata, struct fuse_conn_info *conn)
     conn->time_gran = 1;
     /*
      * Pages are dropped by an open that finds another version than they are of, and where a size
-     * changes, so there is no need to ask for attributes before each read. Each listing brings the attributes, so each may as well hand
-     * them on. The old way of leaving set-user-ID bits to the mount is not wanted: see below.
+     * changes, so there is no need to ask for attributes before each read. Each listing brings the
+     * attributes, so each may as well hand them on. The old way of leaving set-user-ID bits to the
+     * mount is not wanted: see below.
      */
     conn->want &= ~(unsigned)(FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_HANDLE_KILLPRIV |
                               FUSE_CAP_READDIRPLUS_AUTO);
