@@ -58,8 +58,8 @@ note() {
     fi
 }
 
-# Two tests at a time: most of them wait for processes most of the time. Each has ports and directories of its own.
-# The fault run, which is to last, goes on beside them.
+# Three tests at a time, on two processors: most of them wait for processes a good part of the time. Each has ports and
+# directories of its own. One of the three is the fault run, as long as that lasts.
 declare -A running=() # pid: number, begin and name
 started=0
 long_run=mount/test_nemesis.py
@@ -80,9 +80,7 @@ run() {
     local name=$1 limit=$2
     shift 2
     [[ -z $filter || $name == *"$filter"* ]] || return 0
-    local at_once=2
-    [[ ${running[*]} != *$long_run* ]] || at_once=3
-    [ ${#running[@]} -lt $at_once ] || reap
+    [ ${#running[@]} -lt 3 ] || reap
     started=$((started + 1))
     timeout -k 10 "$limit" "$@" >"$logs/$started" 2>&1 </dev/null &
     running[$!]="$started $SECONDS $name"
