@@ -151,7 +151,7 @@ static int create_key(struct fs *fs, struct caller *who, const struct name *n, i
 static int create_inode(struct fs *fs, struct caller *who, uint64_t parent, const char *text,
                         int flags, struct found *found, bool *isnew, struct fs_entry *out)
 {
-    bool done = false;
+    bool done = false, asked;
     uint64_t moves;
     struct name n;
     int err;
@@ -169,9 +169,10 @@ static int create_inode(struct fs *fs, struct caller *who, uint64_t parent, cons
             err = create_key(fs, who, &n, flags, found, isnew);
         }
         done = err == 0;
+        asked = !*isnew && !ballot_is_none(found->version); /* and not only here, unstored */
         if (err == 0)
             err = fs_entry_of(fs, who, buf_span(&n.file), found, moves,
-                              &(struct origin){.by = *isnew ? SEEN_TOLD : SEEN_ASKED,
+                              &(struct origin){.by = asked ? SEEN_ASKED : SEEN_TOLD,
                                                .until_us = core_now_us() + SEEN_US},
                               out);
         if (err == 0 && *isnew)
