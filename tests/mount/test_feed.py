@@ -14,7 +14,7 @@ from kvtest import Claims, Cluster, eq, soon, wait_until
 
 SHOWS_LIMIT_S = 5  # typically some milliseconds
 N = 300
-MANY = 900  # a page of a listing, but more than the kernel asks for at once
+MANY = 400  # more than the kernel asks for at once
 ROUNDS = int(os.environ.get("FEED_ROUNDS", 400))
 
 
