@@ -228,7 +228,7 @@ static int io_init(struct io *io, struct cluster *c)
     if (err == 0)
         err = random_u64(&opts.seed);
     if (err == 0)
-        err = transport_http_new(c->opts.cfg, clock_real(), &io->transport);
+        err = transport_http_new(c->opts.cfg, clock_real(), c->opts.workers, &io->transport);
     if (err < 0)
         return err;
     opts.transport = io->transport;

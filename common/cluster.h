@@ -9,12 +9,14 @@
 #include "common/client.h"
 #include "common/config.h"
 #include "common/loop.h"
+#include "common/workers.h"
 
 struct cluster;
 
 struct cluster_opts {
     const struct config *cfg; /* borrowed */
     unsigned n_threads;       /* 0: a few, by the processors there are */
+    struct workers *workers;  /* borrowed; for large answers (transport_http.h); may be NULL */
     uint32_t timeout_ms;
     uint32_t self; /* node index of this process or MESSAGE_NODE_NONE */
     /* A node's own: what HELLO says of self; NULL for others. Any I/O thread, never blocks. */

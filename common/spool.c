@@ -19,10 +19,16 @@
 #define PASS_ALIGN ((size_t)64 << 10) /* a multiple of any page */
 
 static const char *spool_dir;
+static struct workers *spool_workers;
 
 void spool_set_dir(const char *dir)
 {
     spool_dir = dir;
+}
+
+void spool_set_workers(struct workers *w)
+{
+    spool_workers = w;
 }
 
 static const char *dir_now(void)
@@ -77,16 +83,30 @@ static int allocate(int fd, size_t cap)
 struct spool {
     int fd;
     size_t room; /* bytes of file and mapping */
+    void *data;  /* while it is being given back */
+    struct loop_job job;
 };
+
+static void on_give_back(struct loop_job *job)
+{
+    struct spool *s = container_of(job, struct spool, job);
+
+    (void)munmap(s->data, s->room);
+    close(s->fd);
+    free(s);
+}
 
 static void give_back(void *arg, void *data, size_t len)
 {
     struct spool *s = arg;
 
     (void)len;
-    (void)munmap(data, s->room);
-    close(s->fd);
-    free(s);
+    s->data = data;
+    s->job.fn = on_give_back;
+    if (spool_workers != NULL)
+        workers_post(spool_workers, &s->job);
+    else
+        on_give_back(&s->job);
 }
 
 /* NULL: it is in memory. */

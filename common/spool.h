@@ -12,9 +12,16 @@
 #define KVFS_COMMON_SPOOL_H
 
 #include "common/buf.h"
+#include "common/workers.h"
 
 /* Once, before there are threads. dir is borrowed for ever; NULL: the default. */
 void spool_set_dir(const char *dir);
+/*
+ * Giving a large file back takes the file system long: these do it, so that it need not be who
+ * happens to be the last that had the blob. Borrowed until they are set to NULL, which nobody may
+ * be dropping blobs beside.
+ */
+void spool_set_workers(struct workers *w);
 /* A temporary file without a name, empty, nothing reserved: its descriptor, or -errno. */
 int spool_open(void);
 

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "common/curl_loop.h"
+#include "common/gather.h"
 #include "common/limits.h"
 #include "common/payload.h"
 #include "common/streams.h"
@@ -62,8 +63,10 @@ struct request {
     struct handle *handle; /* while running */
     struct timer deadline;
     struct payload payload;
-    int err;    /* why our own callback stopped it */
-    bool again; /* it had to begin anew, on a connection of its own */
+    struct gather *gather; /* of an answer too large for memory */
+    bool full, paused;     /* the gather's: nothing more may be added; curl was told so */
+    int err;               /* why our own callback stopped it */
+    bool again;            /* it had to begin anew, on a connection of its own */
 };
 
 struct http {
@@ -73,6 +76,7 @@ struct http {
     struct curl_slist *headers;
     unsigned n_peers;
     struct peer *peers;
+    struct workers *workers; /* NULL: the loop waits for the disk itself */
     uint64_t answer_len_max;
     struct list running, failed; /* calls; of a failed one priv is the error */
     struct timer failed_timer;
@@ -104,19 +108,36 @@ static int on_seek(void *arg, curl_off_t offset, int origin)
     return CURL_SEEKFUNC_OK;
 }
 
+static int gather_begin(struct request *rq, size_t len);
+
 static size_t on_write(char *data, size_t size, size_t n, void *arg)
 {
     struct handle *hd = arg;
     struct request *rq = hd->rq;
+    struct span part = span_of(data, size * n);
     curl_off_t announced = -1;
 
+    if (rq->full) {
+        rq->paused = true;
+        return CURL_WRITEFUNC_PAUSE;
+    }
     curl_easy_getinfo(hd->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &announced);
-    rq->err = payload_write(&rq->payload, span_of(data, size * n), announced);
+    rq->err = 0;
+    if (rq->gather == NULL && rq->payload.answer == NULL && announced > MEMORY_BLOB_MAX &&
+        (uint64_t)announced <= rq->payload.answer_len_max && rq->http->workers != NULL)
+        rq->err = gather_begin(rq, (size_t)announced);
+    if (rq->err == 0 && rq->gather != NULL) {
+        rq->err = gather_add(rq->gather, part);
+        rq->full = rq->err == RELAY_FULL;
+        return rq->err < 0 ? 0 : part.len;
+    }
+    if (rq->err == 0)
+        rq->err = payload_write(&rq->payload, part, announced);
     if (rq->err < 0)
         return 0;
     if (rq->call->arrived != NULL)
         rq->call->arrived(rq->call, rq->payload.answer, rq->payload.answer_len);
-    return size * n;
+    return part.len;
 }
 
 /* --- easy handles ----------------------------------------------------------------------------- */
@@ -225,6 +246,7 @@ static void fail_soon(struct http *h, struct call *c, int err)
 static void request_free(struct request *rq)
 {
     loop_timer_clear(&rq->http->curl.loop, &rq->deadline);
+    gather_free(rq->gather);
     payload_fini(&rq->payload);
     free(rq);
 }
@@ -270,6 +292,19 @@ static void peer_start_waiting(struct peer *p)
     }
 }
 
+/* The exchange is over: others may have its connection. */
+static void request_release(struct request *rq)
+{
+    struct handle *hd = rq->handle;
+
+    if (hd == NULL)
+        return;
+    rq->handle = NULL;
+    curl_multi_remove_handle(rq->http->curl.multi, hd->easy);
+    handle_rest(hd, rq->peer);
+    rq->peer->n_running--;
+}
+
 /* Ends it: the connection is kept by curl where the exchange was complete, and closed otherwise. */
 static void request_end(struct request *rq, int err)
 {
@@ -278,11 +313,7 @@ static void request_end(struct request *rq, int err)
     struct blob *answer = NULL;
 
     list_remove(&c->link);
-    if (rq->handle != NULL) {
-        curl_multi_remove_handle(rq->http->curl.multi, rq->handle->easy);
-        handle_rest(rq->handle, p);
-        p->n_running--;
-    }
+    request_release(rq);
     if (err == 0)
         err = payload_take_answer(&rq->payload, &answer);
     request_free(rq);
@@ -307,7 +338,7 @@ static bool request_begin_again(struct request *rq, int err)
     CURL *e = rq->handle->easy;
     long n_opened = 1;
 
-    if (err != -ECONNRESET || rq->payload.answer != NULL || rq->again)
+    if (err != -ECONNRESET || rq->payload.answer != NULL || rq->gather != NULL || rq->again)
         return false;
     curl_easy_getinfo(e, CURLINFO_NUM_CONNECTS, &n_opened);
     if (n_opened != 0) /* it was fresh */
@@ -322,11 +353,67 @@ static bool request_begin_again(struct request *rq, int err)
 static void on_transfer(struct transfer *t, CURLcode code)
 {
     struct handle *hd = container_of(t, struct handle, transfer);
-    int err = curl_loop_error(hd->easy, t, code, hd->rq->err);
+    struct request *rq = hd->rq;
+    int err = curl_loop_error(hd->easy, t, code, rq->err < 0 ? rq->err : 0);
 
-    if (!request_begin_again(hd->rq, err))
-        request_end(hd->rq, err);
+    if (request_begin_again(rq, err))
+        return;
+    if (err == 0 && rq->gather != NULL) {
+        request_release(rq);
+        peer_start_waiting(rq->peer);
+        gather_end(rq->gather);
+    } else {
+        request_end(rq, err);
+    }
 }
+
+/* --- answers too large for memory ------------------------------------------------------------- */
+
+static void on_gather_progress(void *arg, struct blob *answer, size_t written)
+{
+    struct call *c = ((struct request *)arg)->call;
+
+    if (c->arrived != NULL)
+        c->arrived(c, answer, written);
+}
+
+static void on_gather_room(void *arg)
+{
+    struct request *rq = arg;
+    bool paused = rq->paused;
+
+    rq->full = rq->paused = false;
+    /* It may bring what curl has kept meanwhile. */
+    if (paused && rq->handle != NULL &&
+        curl_easy_pause(rq->handle->easy, CURLPAUSE_CONT) != CURLE_OK)
+        request_end(rq, rq->err < 0 ? rq->err : -EIO);
+}
+
+static void on_gather_done(void *arg, int err, struct blob *answer)
+{
+    struct request *rq = arg;
+
+    rq->payload.answer = answer;
+    rq->payload.answer_len = answer == NULL ? 0 : answer->len;
+    request_end(rq, err);
+}
+
+static int gather_begin(struct request *rq, size_t len)
+{
+    struct gather_opts opts = {
+        .workers = rq->http->workers,
+        .loop = &rq->http->curl.loop,
+        .len = len,
+        .progress = on_gather_progress,
+        .room = on_gather_room,
+        .done = on_gather_done,
+        .arg = rq,
+    };
+
+    return gather_new(&opts, &rq->gather);
+}
+
+/* --- calls ------------------------------------------------------------------------------------ */
 
 static void end_failed(struct http *h)
 {
@@ -480,7 +567,8 @@ static int headers_init(struct http *h)
     return 0;
 }
 
-int transport_http_new(const struct config *cfg, struct clock *clock, struct transport **out)
+int transport_http_new(const struct config *cfg, struct clock *clock, struct workers *workers,
+                       struct transport **out)
 {
     struct http *h = calloc(1, sizeof(*h));
     uint64_t listing = (uint64_t)LIST_LIMIT_MAX * ENTRY_LEN_MAX;
@@ -489,6 +577,7 @@ int transport_http_new(const struct config *cfg, struct clock *clock, struct tra
     if (h == NULL)
         return -ENOMEM;
     h->base = (struct transport){.ops = &http_ops, .clock = clock};
+    h->workers = workers;
     h->answer_len_max =
         MESSAGE_HEAD_MAX + (cfg->max_value_size > listing ? cfg->max_value_size : listing);
     list_init(&h->running);

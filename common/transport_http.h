@@ -8,12 +8,17 @@
 #include "common/config.h"
 #include "common/loop.h"
 #include "common/transport.h"
+#include "common/workers.h"
 
 /* Once per process, before threads start and after any fork (curl_global_init). 0 or -ENOMEM. */
 int transport_http_setup(void);
 
-/* cfg and clock must outlive it. The loop does not run yet. */
-int transport_http_new(const struct config *cfg, struct clock *clock, struct transport **out);
+/*
+ * All that is given must outlive it. workers: write answers that are too large for memory; NULL:
+ * the loop does so itself. The loop does not run yet.
+ */
+int transport_http_new(const struct config *cfg, struct clock *clock, struct workers *workers,
+                       struct transport **out);
 /*
  * Ends all calls with -ECANCELED (their done() runs here), frees. Only when the loop does not run.
  */

@@ -31,8 +31,8 @@
  *   options.[ch]   the command line        daemon.[ch]   into the background
  *
  * Threads: main (waits for the session's end), libfuse's workers (they run the handlers, at most
- * max_threads), the cluster's I/O threads, "signals" (caller.c), "notify"
- * (ops_notify.c), "stop" below.
+ * max_threads), the cluster's I/O threads, "kvfs-disk" (large answers on their way to a temporary
+ * file), "signals" (caller.c), "notify" (ops_notify.c), "stop" below.
  *
  * The end, by SIGTERM, SIGINT or umount: no more requests are read; those in flight end, within
  * `timeout`; dirty files are stored or named in the log; the mount goes; the cluster's connections
@@ -54,6 +54,7 @@
 #include "fs/ops.h"
 
 #include "common/log.h"
+#include "common/spool.h"
 #include "common/transport_http.h"
 #include "fs/daemon.h"
 #include "fs/feeding.h"
@@ -63,6 +64,7 @@
 #define EXIT_FAIL 32
 #define ARENAS_MAX 2
 #define IDLE_THREADS 10u
+#define N_WORKERS 2u
 #define CALLS_LIMIT_S 5  /* for calls under way, when going down */
 #define FLUSH_LIMIT_S 10 /* for all dirty files together, then */
 #define NOFILE_KEPT 192u /* descriptors for connections and files; the rest is for threads */
@@ -71,6 +73,7 @@
 struct program {
     struct options opts;
     struct config *cfg;
+    struct workers *workers; /* for what waits for the disk long */
     struct cluster *cluster;
     struct feeding feeding;
     struct mount mount;
@@ -251,10 +254,21 @@ static int session_new(struct program *p)
     return p->session == NULL ? -ENOMEM : 0;
 }
 
+static int start_workers(struct program *p)
+{
+    int err = workers_new(N_WORKERS, "kvfs-disk", &p->workers);
+
+    if (err < 0)
+        return fail("starting", strerror(-err));
+    spool_set_workers(p->workers);
+    return 0;
+}
+
 /* Connects, and waits until the cluster answers. */
 static int connect_cluster(struct program *p)
 {
     struct cluster_opts opts = {.cfg = p->cfg,
+                                .workers = p->workers,
                                 .timeout_ms = p->opts.timeout_ms,
                                 .self = MESSAGE_NODE_NONE,
                                 .guest_start = feeding_guest_start,
@@ -360,7 +374,9 @@ static int serve(struct program *p)
 {
     int code, err;
 
-    code = connect_cluster(p);
+    code = start_workers(p);
+    if (code == 0)
+        code = connect_cluster(p);
     if (code == 0)
         code = make_core(p);
     if (code != 0)
@@ -443,6 +459,8 @@ static int mount_and_serve(struct program *p)
     }
     if (p->session != NULL)
         fuse_session_destroy(p->session);
+    if (p->workers != NULL)
+        workers_hurry(p->workers);
     cluster_close(p->cluster);
     feeding_fini(&p->feeding);
     notifier_free(p->mount.notifier);
@@ -450,6 +468,8 @@ static int mount_and_serve(struct program *p)
     callers_free(p->mount.callers);
     metrics_free(p->mount.metrics);
     fs_free(p->mount.fs);
+    spool_set_workers(NULL);
+    workers_free(p->workers);
     free(mountpoint);
     return code;
 }

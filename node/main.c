@@ -307,6 +307,7 @@ static int open_cluster(struct node *n, struct err *err)
 {
     struct cluster_opts opts = {
         .cfg = n->cfg,
+        .workers = n->service.workers,
         .timeout_ms = TIMEOUT_DEFAULT_MS,
         .self = n->service.self,
     };
@@ -385,6 +386,7 @@ static int node_start(struct node *n, struct err *err)
         if (r != 0)
             err_set(err, r, "cannot start threads: %s", strerror(-r));
     }
+    spool_set_workers(n->service.workers);
     if (r == 0)
         r = bind_address(n, err);
     if (r == 0 && n->opts.gateway == NULL) {
@@ -422,6 +424,7 @@ static void node_stop(struct node *n)
     if (s->cluster != NULL)
         cluster_stop(s->cluster);
     server_close(n->server);
+    spool_set_workers(NULL);
     workers_free(s->workers);
     watchers_free(s->watchers);
     cluster_close(s->cluster);

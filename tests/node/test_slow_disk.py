@@ -2,6 +2,7 @@
 import contextlib
 import http.client
 import os
+import pathlib
 import sys
 import threading
 
@@ -74,6 +75,15 @@ def spooled(c):
     return next(int(line.split()[1]) for line in lines if line.startswith("kvfs_spool_bytes "))
 
 
+def n_spools(c):
+    """Temporary files that the node has open."""
+    n = 0
+    for fd in pathlib.Path(f"/proc/{c.pid(1)}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            n += str(c.data_dir(1)) in (name := os.readlink(fd)) and "(deleted)" in name
+    return n
+
+
 def body(i, size):
     return (b"%d;" % i * (size // 2 + 1))[:size]
 
@@ -112,11 +122,24 @@ def writes(t, c):
 
 def bodies(t, c):
     with t.claim("and while it is long to take bodies that are too large for memory"), \
-            Held(c, "write #", lambda i: put(c, i, SPOOLED), 10) as held:
+            Held(c, "write (deleted)", lambda i: put(c, i, SPOOLED), 10) as held:
         wait_until(lambda: spooled(c) >= 10 * SPOOLED, 20, "they come")
         small_ones(c, "bodies")
     with t.claim("which are stored, too"):
         check(c, held, SPOOLED)
+
+
+def appends(t, c):
+    def append(i):
+        return c.http("POST", f"/kv/large-{i}?append", b"the end", timeout=60).status
+
+    with t.claim("and while it is long to write down what is appended to"), Held(c, "write (deleted)", append, 4) as held:
+        wait_until(lambda: n_spools(c) >= 4, 20, "it comes")
+        small_ones(c, "appends")
+    with t.claim("it is appended once"):
+        for i in range(held.n):
+            want = body(i, SPOOLED) + b"the end" * (held.answers[i] == 200)
+            eq(c.http("GET", f"/kv/large-{i}", timeout=60).body, want)
 
 
 def stop(t, c):
@@ -142,4 +165,5 @@ with Claims() as t, ShimCluster(n=1, rf=1, base_port=22600) as c:
     syncs(t, c)
     writes(t, c)
     bodies(t, c)
+    appends(t, c)
     stop(t, c)

@@ -254,6 +254,47 @@ static void any_one_failure_is_an_error_that_loses_and_leaves_nothing(void **sta
     }
 }
 
+/* Keeps its thread until the other side, in arg, is closed. */
+struct keeper {
+    struct loop_job job;
+    int gate[2];
+};
+
+static void keep(struct loop_job *job)
+{
+    char byte;
+
+    (void)!read(container_of(job, struct keeper, job)->gate[0], &byte, 1);
+}
+
+static void a_large_one_is_given_back_by_workers_where_there_are_some(void **state)
+{
+    struct keeper k = {.job.fn = keep};
+    struct blob *b = NULL;
+    struct workers *w;
+    unsigned before;
+
+    (void)state;
+    assert_int_equal(pipe(k.gate), 0);
+    assert_int_equal(workers_new(1, "kv-test", &w), 0);
+    spool_set_workers(w);
+    before = n_fds();
+    workers_post(w, &k.job);
+    assert_int_equal(spool_reserve(&b, 0, LARGE), 0);
+    blob_unref(b);
+    assert_int_equal(n_fds(), before + 1); /* they are at something else */
+    close(k.gate[1]);
+    spool_set_workers(NULL);
+    workers_free(w);
+    assert_int_equal(n_fds(), before - 1); /* the gate's */
+    close(k.gate[0]);
+    b = NULL;
+    before = n_fds();
+    assert_int_equal(spool_reserve(&b, 0, LARGE), 0);
+    blob_unref(b);
+    assert_int_equal(n_fds(), before);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -263,6 +304,7 @@ int main(void)
         cmocka_unit_test(more_than_the_disk_has_is_an_error_at_once),
         cmocka_unit_test(a_directory_that_is_not_there_is_an_error),
         cmocka_unit_test(any_one_failure_is_an_error_that_loses_and_leaves_nothing),
+        cmocka_unit_test(a_large_one_is_given_back_by_workers_where_there_are_some),
     };
 
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

@@ -104,7 +104,7 @@ static int setup(void **state)
     w->nodes[NODE_SERVER] = (struct config_node){.host = loopback, .port = w->srv.port};
     w->nodes[NODE_REFUSING] = (struct config_node){.host = loopback, .port = tiny_refusing_port()};
     w->cfg = (struct config){.n_nodes = N_NODES, .nodes = w->nodes, .max_value_size = 1 << 20};
-    assert_int_equal(transport_http_new(&w->cfg, clock_real(), &w->t), 0);
+    assert_int_equal(transport_http_new(&w->cfg, clock_real(), NULL, &w->t), 0);
     assert_int_equal(pthread_create(&w->thread, NULL, run, w->t), 0);
     w->runs = true;
     *state = w;

@@ -133,7 +133,7 @@ static int setup(void **state)
     while (w->large.len < LARGE_SIZE)
         buf_u64(&w->large, rng_next(&rng));
     assert_int_equal(w->large.err, 0);
-    assert_int_equal(transport_http_new(&w->cfg, clock_real(), &w->t), 0);
+    assert_int_equal(transport_http_new(&w->cfg, clock_real(), NULL, &w->t), 0);
     *state = w;
     return 0;
 }
