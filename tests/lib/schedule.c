@@ -205,6 +205,28 @@ static void on_kill(struct chaos *c, struct sim_client *cl)
 #define CONVERGE_WITHIN_US 60000000u
 #define CONVERGE_STEP_US 50000u
 
+/*
+ * A superseded node says that it is to be started with an empty directory, and docs/operating.md
+ * that all others are to vote then: what a person does. It takes an earlier life of the node whose
+ * clock was ahead, and of which a node heard late.
+ */
+static void replace_superseded(struct sim *s)
+{
+    for (unsigned i = 0; i < s->opts.n_nodes; i++) {
+        struct sim_node *n = &s->nodes[i];
+        bool others_vote = true;
+
+        if (n->replica == NULL || !replica_superseded(n->replica))
+            continue;
+        for (unsigned k = 0; k < s->opts.n_nodes; k++)
+            others_vote &= k == i || !sim_node_recovering(&s->nodes[k]);
+        if (!others_vote)
+            continue;
+        sim_node_crash(n, 1000);
+        sim_node_wipe(n);
+    }
+}
+
 /* Until all replicas hold the same, and the nodes know it. Returns how long that took. */
 static uint64_t converge(struct workload *w)
 {
@@ -217,6 +239,7 @@ static uint64_t converge(struct workload *w)
             workload_complain(w, "the replicas do not come to hold the same: %s", why.msg);
             break;
         }
+        replace_superseded(s);
         sim_run(s, CONVERGE_STEP_US);
     }
     return s->now_us - began_us;

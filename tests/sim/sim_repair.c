@@ -47,8 +47,9 @@ static void three_nodes_lose_disks_and_nothing_else(void **state)
     struct totals t = batch_run(troubled(3, 3), 500);
 
     (void)state;
-    if (t.n_wiped == 0)
-        return; /* a single seed may be without */
+    if (schedule_count(500) < 50)
+        return; /* a few seeds may be without */
+    assert_true(t.n_wiped > 0);
     assert_true(t.n_damaged > 0);
     assert_true(t.repaired.n_mended > 0);
     assert_true(t.repaired.n_healed > 0);
