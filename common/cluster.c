@@ -410,6 +410,29 @@ bool cluster_post(struct cluster *c, struct loop_job *job)
     return accepted;
 }
 
+static void on_delay_over(struct timer *timer)
+{
+    struct delayed_job *job = container_of(timer, struct delayed_job, timer);
+
+    job->fn(job);
+}
+
+static void arm_delayed(struct loop_job *arm)
+{
+    struct delayed_job *job = container_of(arm, struct delayed_job, arm);
+
+    job->transport->ops->timer_set(job->transport, &job->timer, job->due_us);
+}
+
+bool cluster_post_after(struct cluster *c, struct delayed_job *job, uint32_t ms)
+{
+    job->transport = c->ios[0].transport;
+    job->due_us = transport_now_us(job->transport) + ms * 1000ull;
+    job->timer = (struct timer){.fire = on_delay_over};
+    job->arm.fn = arm_delayed;
+    return cluster_post(c, &job->arm);
+}
+
 static void io_fini(struct io *io)
 {
     transport_http_free(io->transport);

@@ -53,6 +53,18 @@ bool cluster_ring_differs(struct cluster *c, unsigned node, struct err *why);
  * Runs job->fn on the guest's thread. Any thread; false: the cluster is stopping, it will not run.
  */
 bool cluster_post(struct cluster *c, struct loop_job *job);
+/*
+ * The same, in so many ms. The poster's memory until fn begins, or, where the cluster stops before
+ * and it never does, until cluster_close().
+ */
+struct delayed_job {
+    void (*fn)(struct delayed_job *job);
+    struct loop_job arm; /* these are the cluster's */
+    struct timer timer;
+    uint64_t due_us;
+    struct transport *transport;
+};
+bool cluster_post_after(struct cluster *c, struct delayed_job *job, uint32_t ms);
 
 /*
  * Asynchronous: from any thread; done() comes on an I/O thread and must not block. args and all it

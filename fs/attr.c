@@ -2,7 +2,6 @@
  * them. */
 #include "fs/attr.h"
 
-#include <stdbool.h>
 #include <sys/random.h>
 #include <time.h>
 
@@ -188,6 +187,24 @@ void meta_apply(struct meta *m, const struct attr_change *ch, int64_t now_ns)
     if (ch->set & CHANGE_ATIME)
         m->atime_ns = ch->atime_ns;
     m->ctime_ns = now_ns;
+}
+
+/*
+ * Where mtime and ctime are equal, both say when something in it changed last. Where they are not,
+ * an mtime was asked for, or the mode changed after something in it did. That came after now_ns if
+ * it was not there before and ctime says so.
+ */
+bool meta_touch(struct meta *m, int64_t seen_ns, int64_t now_ns)
+{
+    bool plain = m->mtime_ns == m->ctime_ns;
+
+    if (m->mtime_ns == now_ns || m->mtime_ns == INT64_MAX ||
+        (!plain && m->mtime_ns != seen_ns && m->ctime_ns >= now_ns))
+        return false;
+    m->mtime_ns = plain && now_ns <= m->mtime_ns ? m->mtime_ns + 1 : now_ns;
+    if (m->ctime_ns < m->mtime_ns)
+        m->ctime_ns = m->mtime_ns;
+    return true;
 }
 
 uint64_t attr_st_ino(struct span key)

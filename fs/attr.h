@@ -3,6 +3,7 @@
 #ifndef KVFS_FS_ATTR_H
 #define KVFS_FS_ATTR_H
 
+#include <stdbool.h>
 #include <sys/stat.h>
 
 #include "common/message.h"
@@ -58,6 +59,13 @@ void meta_to_record(const struct meta *m, struct record *r);
 void meta_to_stat(const struct meta *m, uint64_t path_ino, unsigned nlink, struct stat *out);
 /* A new owner or group takes the privileges of a program, see attr_drop_privileges(). */
 void meta_apply(struct meta *m, const struct attr_change *ch, int64_t now_ns);
+/*
+ * Something was made or removed in a directory at now_ns, when its mtime was seen_ns as far as was
+ * known: its times move on, so that who compares them sees a change, also where the clocks of two
+ * machines disagree. But an mtime that somebody has asked for since stays. False: nothing is to be
+ * changed.
+ */
+bool meta_touch(struct meta *m, int64_t seen_ns, int64_t now_ns);
 /*
  * The mode that is left when somebody without privileges writes to a file, cuts it, or its owner
  * changes: a program that he made must not run as its owner or group. set-group-ID of what no

@@ -12,11 +12,14 @@
 #include "fs/inode.h"
 #include "fs/listings.h"
 
+struct dirtimes;
+
 struct fs {
     struct cluster *cluster;
     struct inode_table *inodes;
     struct follow *follow;
     struct listings *listings;
+    struct dirtimes *dirtimes;
     struct attr_defaults defaults;
     uint64_t max_value_size;
     struct content_pool pool;  /* the memory of open files */
@@ -96,7 +99,7 @@ int fs_check_dir(struct fs *fs, struct caller *who, struct inode *dir);
  * place of the directory, or of one above, so that the path may lead elsewhere now. */
 int fs_missed(struct fs *fs, struct caller *who, struct inode *dir);
 /* Attributes as programs see them, with what this mount knows better than the cluster. */
-void fs_show(struct fs *fs, struct inode *in, const struct meta *found, struct stat *out);
+void fs_show(struct fs *fs, struct inode *in, const struct found *found, struct stat *out);
 
 /* Blocking calls of the cluster that keep the reason of a failure in who->why. (calls.c) */
 int core_read(struct fs *fs, struct caller *who, const struct read_args *args,

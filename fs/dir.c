@@ -18,6 +18,7 @@
 
 #include "common/keypath.h"
 #include "common/limits.h"
+#include "fs/dirtime.h"
 #include "fs/file.h"
 
 #define DOTS 2u
@@ -382,6 +383,11 @@ void fs_releasedir(struct fs *fs, struct dir_handle *d)
     pthread_mutex_destroy(&d->lock);
     inode_put(fs->inodes, d->in);
     free(d);
+}
+
+int fs_fsyncdir(struct fs *fs, struct caller *who, struct dir_handle *d)
+{
+    return dirtime_store(fs, who, d->in);
 }
 
 void fs_close_dirs(struct fs *fs)

@@ -26,6 +26,7 @@
 #include "common/roots.h"
 #include "common/spool.h"
 #include "fs/core.h"
+#include "fs/dirtime.h"
 
 enum store_kind { STORE_WHOLE, STORE_APPEND, STORE_CREATE };
 
@@ -373,6 +374,8 @@ static void keep_stored(struct store_job *j, const struct write_result *res)
         found.version = res->rec.rec.version;
         follow_wrote(follow, buf_span(&j->key), found.version);
         follow_keep_own(follow, j->file->inode, buf_span(&j->key), &found, &j->mark);
+        if (!res->existed)
+            dirtime_appeared(j->fs, buf_span(&j->key));
     } else if (!res->certain) {
         follow_wrote(follow, buf_span(&j->key), BALLOT_NONE);
     }

@@ -204,8 +204,8 @@ static bool change_dir(struct follow *f, const struct change *c, struct span pre
     bool touched = true;
 
     count(f, hash_xxh3(prefix));
-    if (f->below != NULL)
-        f->below(f->below_arg, prefix);
+    if (f->below != NULL && (prefix.len < c->key.len || c->deleted || ballot_is_none(c->version)))
+        f->below(f->below_arg, prefix); /* what is listed in it stays, when its marker is stored */
     in = inode_find(f->inodes, prefix, INODE_DIR);
     if (in == NULL)
         return true;

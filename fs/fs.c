@@ -10,6 +10,7 @@
 
 #include "common/health.h"
 #include "common/limits.h"
+#include "fs/dirtime.h"
 #include "fs/file.h"
 #include "fs/handle.h"
 
@@ -32,7 +33,10 @@ int fs_new(const struct fs_opts *opts, struct fs **out)
     err = follow_new(fs->inodes, &fs->follow);
     if (err == 0)
         err = listings_new(fs->follow, LISTINGS_BYTES_MAX, &fs->listings);
+    if (err == 0)
+        err = dirtimes_new(fs, &fs->dirtimes);
     if (err < 0) {
+        listings_free(fs->listings);
         follow_free(fs->follow);
         inode_table_free(fs->inodes);
         free(fs);
@@ -59,6 +63,7 @@ void fs_free(struct fs *fs)
         return;
     fs_close_files(fs);
     fs_close_dirs(fs);
+    dirtimes_free(fs->dirtimes);
     listings_free(fs->listings);
     follow_free(fs->follow);
     inode_table_free(fs->inodes);
@@ -77,29 +82,22 @@ struct follow *fs_follow(struct fs *fs)
 
 /* What this mount knows better than the cluster: a dirty view, a directory in which it just changed
  * something. */
-static void overlay(struct fs *fs, struct inode *in, struct meta *m)
+static void overlay(struct fs *fs, struct inode *in, const struct found *found, struct meta *m)
 {
-    if (in->kind == INODE_DIR) {
-        int64_t changed_ns = inode_dir_facts(fs->inodes, in).changed_ns;
+    struct file *f = in->kind == INODE_FILE ? inode_file(fs->inodes, in) : NULL;
 
-        if (changed_ns > m->mtime_ns)
-            m->mtime_ns = changed_ns;
-        if (changed_ns > m->ctime_ns)
-            m->ctime_ns = changed_ns;
-    } else {
-        struct file *f = inode_file(fs->inodes, in);
-
-        if (f != NULL)
-            (void)file_dirty_meta(f, m);
-        file_put(fs, f);
-    }
+    if (in->kind == INODE_DIR)
+        dirtime_show(fs, in, found->version, m);
+    else if (f != NULL)
+        (void)file_dirty_meta(f, m);
+    file_put(fs, f);
 }
 
-void fs_show(struct fs *fs, struct inode *in, const struct meta *found, struct stat *out)
+void fs_show(struct fs *fs, struct inode *in, const struct found *found, struct stat *out)
 {
-    struct meta m = *found;
+    struct meta m = found->meta;
 
-    overlay(fs, in, &m);
+    overlay(fs, in, found, &m);
     meta_to_stat(&m, inode_path_ino(fs->inodes, in), NLINK, out);
 }
 
@@ -115,7 +113,7 @@ int fs_entry_of(struct fs *fs, struct caller *who, struct span key, const struct
         follow_keep(fs->follow, in, key, found, how->mark);
     if (how->until_us != 0)
         inode_set_seen(fs->inodes, in, who->pid, how->until_us, how->by, found);
-    fs_show(fs, in, &found->meta, &out->st);
+    fs_show(fs, in, found, &out->st);
     out->id = in->id;
     out->name_holds = false;
     inode_put(fs->inodes, in);
@@ -248,43 +246,36 @@ static void root_meta(struct fs *fs, struct meta *out)
 }
 
 /* The attributes of what has a name; h: as its open file sees them. */
-static int inode_meta(struct fs *fs, struct caller *who, struct inode *in, struct handle *h,
-                      struct meta *out)
+static int inode_attrs(struct fs *fs, struct caller *who, struct inode *in, struct handle *h,
+                       struct found *out)
 {
     struct file *f = NULL;
-    struct found found;
     bool known;
-    int err;
 
+    *out = (struct found){.kind = in->kind};
     if (in->id == INODE_ROOT) {
-        root_meta(fs, out);
+        root_meta(fs, &out->meta);
         return 0;
     }
     if (h != NULL) { /* the kernel may ask because it is about to read on at the end */
         file_grow(fs, who, h->file, UINT64_MAX);
-        file_meta(h->file, out);
+        file_meta(h->file, &out->meta);
         return 0;
     }
     if (in->kind == INODE_FILE)
         f = inode_file(fs->inodes, in);
-    known = f != NULL && file_dirty_meta(f, out);
+    known = f != NULL && file_dirty_meta(f, &out->meta);
     file_put(fs, f);
-    if (known)
+    if (known || inode_take_seen(fs->inodes, in, who->pid, core_now_us(), SEEN_TOLD, out) ||
+        follow_recall(fs->follow, in, out))
         return 0;
-    if (inode_take_seen(fs->inodes, in, who->pid, core_now_us(), SEEN_TOLD, &found)) {
-        *out = found.meta;
-        return 0;
-    }
-    err = follow_recall(fs->follow, in, &found) ? 0 : fs_find_inode(fs, who, in, &found);
-    if (err == 0)
-        *out = found.meta;
-    return err;
+    return fs_find_inode(fs, who, in, out);
 }
 
 int fs_getattr(struct fs *fs, struct caller *who, uint64_t id, struct handle *h, struct stat *out)
 {
     struct inode *in = inode_get(fs->inodes, id);
-    struct meta m;
+    struct found found;
     int err;
 
     if (in == NULL)
@@ -292,9 +283,9 @@ int fs_getattr(struct fs *fs, struct caller *who, uint64_t id, struct handle *h,
     if (inode_is_gone(fs->inodes, in)) {
         err = getattr_gone(fs, who, in, out);
     } else {
-        err = inode_meta(fs, who, in, h, &m);
+        err = inode_attrs(fs, who, in, h, &found);
         if (err == 0)
-            fs_show(fs, in, &m, out);
+            fs_show(fs, in, &found, out);
     }
     if (err == -ENOENT && h == NULL)
         err = -ESTALE; /* deleted elsewhere since the lookup: the kernel looks again */
@@ -315,11 +306,13 @@ int fs_access(struct fs *fs, struct caller *who, uint64_t id, int mask)
 /* --- changing attributes ---------------------------------------------------------------------- */
 
 struct change_edit {
-    const struct fs *fs;
+    struct fs *fs;
+    struct inode *in;
     const struct attr_change *change;
     bool dir;
-    struct ballot prev; /* what the last try found */
-    struct meta made;   /* and made of it */
+    struct ballot prev;         /* what the last try found, */
+    struct meta made;           /* made of it, */
+    struct dirtime_joined time; /* and took along */
 };
 
 static int change_edit(void *ctx, const struct record *cur, struct value cur_value,
@@ -339,6 +332,8 @@ static int change_edit(void *ctx, const struct record *cur, struct value cur_val
     } else {
         return -ENOENT;
     }
+    if (e->dir)
+        (void)dirtime_join(e->fs, e->in, cur->version, &m, &e->time);
     meta_apply(&m, e->change, now_ns);
     meta_to_record(&m, &next->rec);
     e->made = m;
@@ -347,14 +342,13 @@ static int change_edit(void *ctx, const struct record *cur, struct value cur_val
 
 /* Stores a change of attributes at once; *out: all of them afterwards. */
 static int change_stored(struct fs *fs, struct caller *who, struct inode *in,
-                         const struct attr_change *ch, struct meta *out)
+                         const struct attr_change *ch, struct found *out)
 {
-    struct change_edit e = {.fs = fs, .change = ch, .dir = in->kind == INODE_DIR};
+    struct change_edit e = {.fs = fs, .in = in, .change = ch, .dir = in->kind == INODE_DIR};
     struct write_args args = {.edit = change_edit, .ctx = &e};
     struct write_result res = {0};
     struct file *f = inode_file(fs->inodes, in);
     struct follow_mark mark = {0};
-    struct found found;
     struct buf key = {0};
     bool sure; /* that the key holds just this now, or did a moment ago */
     int err = inode_key(fs->inodes, in, &key);
@@ -368,45 +362,56 @@ static int change_stored(struct fs *fs, struct caller *who, struct inode *in,
         err = core_write(fs, who, &args, &res);
     sure = err == 0 && res.rec_is == WRITE_AS_DRAFTED;
     if (err == 0)
-        *out = e.made;
+        *out = (struct found){
+            .kind = in->kind, .meta = e.made, .version = sure ? res.rec.rec.version : BALLOT_NONE};
     if (err == 0 && f != NULL)
-        file_set_meta(f, ch, out, sure ? e.prev : BALLOT_NONE,
-                      sure ? res.rec.rec.version : BALLOT_NONE);
-    found = (struct found){.kind = in->kind, .meta = *out, .version = res.rec.rec.version};
+        file_set_meta(f, ch, &out->meta, sure ? e.prev : BALLOT_NONE, out->version);
     if (sure && e.dir) {
         struct dir_facts facts = inode_dir_facts(fs->inodes, in);
 
-        found.has_marker = true;
-        found.shadows = facts.shadows;
-        inode_set_dir(fs->inodes, in, &found);
+        out->has_marker = true;
+        out->shadows = facts.shadows;
+        inode_set_dir(fs->inodes, in, out);
+        dirtime_joined(fs, in, &e.time, out->version);
     }
     if (sure)
-        follow_keep_own(fs->follow, in, args.key, &found, &mark);
+        follow_keep_own(fs->follow, in, args.key, out, &mark);
     write_result_fini(&res);
     file_put(fs, f);
     buf_fini(&key);
     return err;
 }
 
-static int change_attrs(struct fs *fs, struct caller *who, struct inode *in,
-                        const struct attr_change *ch, struct meta *out)
+/* Of a directory. Who sets its time wants to see that, whatever was changed in it before. */
+static int change_dir(struct fs *fs, struct caller *who, struct inode *in,
+                      const struct attr_change *ch, struct found *out)
 {
-    struct file *f = NULL;
-    bool done = false;
+    int64_t pending_ns = ch->set & CHANGE_MTIME ? dirtime_clear(fs, in) : 0;
     int err = 0;
 
     if (in->id == INODE_ROOT) {
+        *out = (struct found){.kind = INODE_DIR};
         pthread_mutex_lock(&fs->root_lock);
         meta_apply(&fs->root, ch, attr_now_ns());
-        *out = fs->root;
+        out->meta = fs->root;
         pthread_mutex_unlock(&fs->root_lock);
-        inode_set_dir(fs->inodes, in, &(struct found){.kind = INODE_DIR, .meta = *out});
-        goto out;
+        inode_set_dir(fs->inodes, in, out);
+    } else {
+        err = change_stored(fs, who, in, ch, out);
     }
-    if (in->kind == INODE_FILE)
-        f = inode_file(fs->inodes, in);
-    if (f != NULL)
-        err = file_change_fresh(who, f, ch, &done);
+    if (err < 0)
+        dirtime_give_back(fs, in, pending_ns);
+    return err;
+}
+
+static int change_file(struct fs *fs, struct caller *who, struct inode *in,
+                       const struct attr_change *ch, struct found *out)
+{
+    struct file *f = inode_file(fs->inodes, in);
+    bool done = false;
+    int err = f != NULL ? file_change_fresh(who, f, ch, &done) : 0;
+
+    *out = (struct found){.kind = INODE_FILE};
     if (err == 0 && !done && f != NULL && inode_is_gone(fs->inodes, in)) {
         struct meta m;
 
@@ -416,13 +421,10 @@ static int change_attrs(struct fs *fs, struct caller *who, struct inode *in,
         done = true;
     }
     if (done)
-        file_meta(f, out);
+        file_meta(f, &out->meta);
     else if (err == 0)
         err = change_stored(fs, who, in, ch, out);
     file_put(fs, f);
-out:
-    if (err == 0 && in->kind == INODE_DIR && (ch->set & CHANGE_MTIME))
-        inode_set_changed(fs->inodes, in, 0); /* who sets the time wants to see it */
     return err;
 }
 
@@ -541,27 +543,29 @@ int fs_setattr(struct fs *fs, struct caller *who, uint64_t id, struct handle *h,
                const struct attr_change *ch, uint64_t size, struct stat *out)
 {
     struct inode *in = inode_get(fs->inodes, id);
-    struct meta m;
+    struct found now;
     bool have = false;
     int err = 0;
 
     if (in == NULL)
         return -ESTALE;
+    now = (struct found){.kind = in->kind};
     inode_drop_seen(fs->inodes, in); /* what the lookup saw will be old */
     if (size != UINT64_MAX) {
-        err = change_size(fs, who, in, h, size, &m);
+        err = change_size(fs, who, in, h, size, &now.meta);
         have = true;
     }
     if (err == 0 && ch->set != 0) {
-        err = change_attrs(fs, who, in, ch, &m);
+        err = in->kind == INODE_DIR ? change_dir(fs, who, in, ch, &now)
+                                    : change_file(fs, who, in, ch, &now);
         have = true;
     }
     if (err == 0 && !have)
         err = fs_getattr(fs, who, id, h, out);
     else if (err == 0 && inode_is_gone(fs->inodes, in))
-        meta_to_stat(&m, inode_path_ino(fs->inodes, in), 0, out);
+        meta_to_stat(&now.meta, inode_path_ino(fs->inodes, in), 0, out);
     else if (err == 0)
-        fs_show(fs, in, &m, out);
+        fs_show(fs, in, &now, out);
     if (err == -ENOENT && h == NULL)
         err = -ESTALE; /* deleted elsewhere since the lookup: the kernel looks again */
     inode_put(fs->inodes, in);

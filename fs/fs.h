@@ -10,6 +10,7 @@
  * Locks, in the order in which they may be taken:
  *     a directory handle's (dir.c)
  *     a file's (file.h)
+ *     that of the times of directories (dirtime.c)
  *     the inode table's (inode.c), the root's and that of what is open (core.h), the callers'
  *     (caller.c), the listings' (listings.c)
  *     the follow's (follow.c)
@@ -115,7 +116,7 @@ int fs_fsync(struct fs *fs, struct caller *who, struct handle *h);
 int fs_release(struct fs *fs, struct caller *who, struct handle *h);
 /* Was it opened for appending? Its offsets are not the kernel's to tell. */
 bool handle_appends(const struct handle *h);
-/* Stores what is dirty of all files, when going down; logs what could not be. */
+/* Stores what is dirty of all files and directories, when going down; logs what could not be. */
 void fs_flush_all(struct fs *fs, struct caller *who);
 
 /* What is open, and not stored yet. dirty: called for each file that is, with the error of the last
@@ -149,6 +150,9 @@ int fs_readdir(struct fs *fs, struct caller *who, struct dir_handle *d, uint64_t
 int fs_readdir_remember(struct fs *fs, struct caller *who, struct dir_handle *d,
                         struct fs_entry *out);
 void fs_releasedir(struct fs *fs, struct dir_handle *d);
+/* What makes or removes a name is stored when it returns, but for the time of that: now it is,
+ * where the cluster answers. 0 or -EINTR. */
+int fs_fsyncdir(struct fs *fs, struct caller *who, struct dir_handle *d);
 
 /* Extended attributes, user.* only. size 0 asks for the length; -ERANGE, -ENODATA, -EOPNOTSUPP.
  * flags: XATTR_CREATE, XATTR_REPLACE. */

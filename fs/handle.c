@@ -9,6 +9,7 @@
 #include "common/limits.h"
 #include "common/log.h"
 #include "fs/core.h"
+#include "fs/dirtime.h"
 
 #define COPY_MAX (64u << 20) /* of one call, so that it can be interrupted; programs go on */
 
@@ -176,7 +177,7 @@ static int create_inode(struct fs *fs, struct caller *who, uint64_t parent, cons
                                                .until_us = core_now_us() + SEEN_US},
                               out);
         if (err == 0 && *isnew)
-            inode_set_changed(fs->inodes, n.dir, attr_now_ns());
+            dirtime_touch(fs, n.dir);
         name_fini(fs, &n);
     } while (err == -EAGAIN && done);
     return err;
@@ -353,6 +354,7 @@ void fs_flush_all(struct fs *fs, struct caller *who)
         file_put(fs, files[i]);
     }
     free(files);
+    dirtimes_store_all(fs, who);
 }
 
 void fs_get_usage(struct fs *fs,

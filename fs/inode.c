@@ -286,6 +286,8 @@ static void set_dir_locked(struct inode *in, const struct found *found)
     in->ino = found->meta.ino;
     in->mode = found->meta.mode;
     in->gid = found->meta.gid;
+    in->mtime_ns = found->meta.mtime_ns;
+    in->ctime_ns = found->meta.ctime_ns;
 }
 
 static int remember_locked(struct inode_table *t, struct span key, const struct found *found,
@@ -559,7 +561,8 @@ struct dir_facts inode_dir_facts(struct inode_table *t, struct inode *in)
                                .shadows = in->shadows,
                                .mode = in->mode,
                                .gid = in->gid,
-                               .changed_ns = in->changed_ns};
+                               .mtime_ns = in->mtime_ns,
+                               .ctime_ns = in->ctime_ns};
     pthread_mutex_unlock(&t->lock);
     return facts;
 }
@@ -571,10 +574,12 @@ void inode_lost_marker(struct inode_table *t, struct inode *in)
     pthread_mutex_unlock(&t->lock);
 }
 
-void inode_set_changed(struct inode_table *t, struct inode *in, int64_t now_ns)
+void inode_set_dir_times(struct inode_table *t, struct inode *in, int64_t mtime_ns,
+                         int64_t ctime_ns)
 {
     pthread_mutex_lock(&t->lock);
-    in->changed_ns = now_ns;
+    in->mtime_ns = mtime_ns;
+    in->ctime_ns = ctime_ns;
     pthread_mutex_unlock(&t->lock);
 }
 

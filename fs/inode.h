@@ -68,8 +68,21 @@ struct kept {
         named_until_us; /* until when it may walk over the name without asking; clock_awake_us() */
 };
 
-/* All fields but id, kind and kept are protected by the table's lock; others see them through the
- * functions below. */
+/*
+ * When this mount last made or removed something in a directory, and what became of it: dirtime.h,
+ * whose lock guards it.
+ */
+struct dirtime {
+    int64_t changed_ns;      /* 0: it did not */
+    int64_t seen_ns;         /* the directory's mtime as it was seen before that */
+    struct ballot stored_in; /* the record tells of it since this version; none: not yet */
+    bool kept_here;          /* it is not to be stored: the directory has no record */
+    bool queued, storing;
+    struct list link; /* while queued */
+};
+
+/* All fields but id, kind, kept and time are protected by the table's lock; others see them through
+ * the functions below. */
 struct inode {
     uint64_t id;
     enum inode_kind kind;
@@ -87,7 +100,8 @@ struct inode {
     bool has_marker;    /* seen to have a marker, so it stays when the last key in it goes */
     bool shadows;       /* a key of the same name is hidden by it */
     uint32_t mode, gid; /* as last seen; new files inherit the group of setgid directories */
-    int64_t changed_ns; /* when this mount last changed what is in it; 0: not */
+    int64_t mtime_ns, ctime_ns; /* as last seen */
+    struct dirtime time;
     struct inode *next_by_id, *next_by_key; /* hash chains */
 };
 
@@ -144,12 +158,13 @@ void inode_set_dir(struct inode_table *t, struct inode *in, const struct found *
 struct dir_facts {
     bool has_marker, shadows;
     uint32_t mode, gid;
-    int64_t changed_ns;
+    int64_t mtime_ns, ctime_ns;
 };
 struct dir_facts inode_dir_facts(struct inode_table *t, struct inode *in);
 /* The marker was deleted by another mount. */
 void inode_lost_marker(struct inode_table *t, struct inode *in);
-void inode_set_changed(struct inode_table *t, struct inode *in, int64_t now_ns); /* 0: forget it */
+void inode_set_dir_times(struct inode_table *t, struct inode *in, int64_t mtime_ns,
+                         int64_t ctime_ns);
 
 /* The ids of all directories: malloced. 0 or -ENOMEM. */
 int inode_dir_ids(struct inode_table *t, uint64_t **out, size_t *n);

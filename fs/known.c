@@ -138,7 +138,7 @@ bool fs_attrs_hold(struct fs *fs, uint64_t id, const struct stat *st)
     holds = in->kind == INODE_DIR && follow_recall(fs->follow, in, &found) &&
             !inode_is_gone(fs->inodes, in);
     if (holds) {
-        fs_show(fs, in, &found.meta, &now);
+        fs_show(fs, in, &found, &now);
         holds = memcmp(&now, st, sizeof(now)) == 0;
     }
     inode_put(fs->inodes, in);

@@ -22,6 +22,7 @@
  *   known.c        what is known of an inode, and how far the kernel may believe it
  *   follow.[ch]    what was read and still holds, while the change feed tells of changes
  *   listings.[ch]  pages of directory listings that still hold
+ *   dirtime.[ch]   the times of directories, stored a little later
  *   xattr.c        user.* attributes
  *   caller.[ch]    who asks, and how his wait ends early
  *   metrics.[ch]   counters of what was asked

@@ -10,14 +10,18 @@ struct copy {
     struct value value;
     enum move_over over;
     const struct record *mine; /* what an earlier try stored; version none: none did */
+    bool dir;                  /* it is the marker of one */
     bool replaced;             /* by the last try: something that is not mine */
 };
 
-/* The same file with the same contents, which nobody has touched since it was copied. */
-static bool is_copy(const struct record *a, const struct record *b)
+/* The same file with the same contents, which nobody has touched since it was copied. (Making
+ * something in a directory moves its times, but makes no other of it.) */
+static bool is_copy(const struct record *a, const struct record *b, bool dir)
 {
+    bool same_times = a->mtime_ns == b->mtime_ns && a->ctime_ns == b->ctime_ns;
+
     return a->size == b->size && a->mode == b->mode && a->uid == b->uid && a->gid == b->gid &&
-           a->rdev == b->rdev && a->mtime_ns == b->mtime_ns && a->ctime_ns == b->ctime_ns &&
+           a->rdev == b->rdev && (same_times || (dir && a->rdev != 0)) &&
            span_eq(a->attrs, b->attrs) && span_eq(a->sums, b->sums);
 }
 
@@ -27,7 +31,7 @@ static int copy_edit(void *ctx, const struct record *cur, struct value cur_value
     struct copy *c = (struct copy *)ctx;
     bool live = record_is_live(cur);
     bool other = live && !record_same_write(c->mine, cur);
-    bool same = live && is_copy(c->rec, cur);
+    bool same = live && is_copy(c->rec, cur, c->dir);
 
     (void)cur_value;
     if (other && (c->over == MOVE_OVER_NOTHING || (c->over == MOVE_OVER_COPY && !same)))
@@ -41,6 +45,10 @@ static int copy_edit(void *ctx, const struct record *cur, struct value cur_value
     next->rec.atime_ns = c->rec->atime_ns;
     /* What is in a directory that moves does not change by that. */
     next->rec.ctime_ns = c->over == MOVE_OVER_COPY ? c->rec->ctime_ns : attr_now_ns();
+    if (c->dir && same && cur->ctime_ns > c->rec->ctime_ns) {
+        next->rec.mtime_ns = cur->mtime_ns;
+        next->rec.ctime_ns = cur->ctime_ns;
+    }
     next->rec.attrs = c->rec->attrs;
     /* Also a copy that is there is stored anew: it is ours from now on, and who made it keeps his
      * hands off it, see give_up(). */
@@ -76,7 +84,11 @@ static int copy_key(struct fs *fs, struct caller *who, struct span from, struct 
     int err = read_source(fs, who, from, version, &got);
 
     if (err == 0) {
-        struct copy c = {.rec = &got.rec.rec, .value = got.value, .over = over, .mine = &mine->rec};
+        struct copy c = {.rec = &got.rec.rec,
+                         .value = got.value,
+                         .over = over,
+                         .mine = &mine->rec,
+                         .dir = from.len > 0 && from.data[from.len - 1] == '/'};
         struct write_args write = {
             .key = to, .edit = copy_edit, .ctx = &c, .size_hint = got.value.len};
 

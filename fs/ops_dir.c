@@ -184,11 +184,16 @@ void on_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     fuse_reply_err(req, 0);
 }
 
-/* What makes or removes a name is stored when it returns. */
+/* Names are stored already; fdatasync(2) does not ask for more. */
 void on_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
 {
-    (void)ino;
-    (void)datasync;
-    (void)fi;
-    fuse_reply_err(req, 0);
+    struct caller who;
+    int err = 0;
+
+    if (!control_has(ino) && !datasync) {
+        request_begin(req, CALL_FSYNC, &who);
+        err = fs_fsyncdir(mount_of(req)->fs, &who, dir_of(fi));
+        err = request_end(req, &who, err);
+    }
+    fuse_reply_err(req, err);
 }

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "fs/dirtime.h"
 #include "fs/file.h"
 #include "fs/move.h"
 
@@ -124,8 +125,8 @@ int fs_rename(struct fs *fs, struct caller *who, uint64_t parent, const char *te
     if (err == 0 && (from.dir != to.dir || !same_name))
         err = rename_names(fs, who, &from, &to, noreplace, same_name);
     if (err == 0) {
-        inode_set_changed(fs->inodes, from.dir, attr_now_ns());
-        inode_set_changed(fs->inodes, to.dir, attr_now_ns());
+        dirtime_touch(fs, from.dir);
+        dirtime_touch(fs, to.dir);
     }
     name_fini(fs, &to);
     name_fini(fs, &from);

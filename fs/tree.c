@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fs/dirtime.h"
 #include "fs/file.h"
 
 uint32_t fs_inherit(struct fs *fs, struct inode *dir, struct meta *m)
@@ -57,7 +58,7 @@ static int make(struct fs *fs, struct caller *who, uint64_t parent, const char *
                 fs, who, buf_span(key), found, moves,
                 &(struct origin){.by = SEEN_TOLD, .until_us = core_now_us() + SEEN_US}, out);
         if (err == 0)
-            inode_set_changed(fs->inodes, n.dir, attr_now_ns());
+            dirtime_touch(fs, n.dir);
         name_fini(fs, &n);
     } while (err == -EAGAIN && done);
     return err;
@@ -158,7 +159,7 @@ int fs_unlink(struct fs *fs, struct caller *who, uint64_t parent, const char *te
     if (err == 0)
         err = unlink_key(fs, who, buf_span(&n.file), f);
     if (err == 0)
-        inode_set_changed(fs->inodes, n.dir, attr_now_ns());
+        dirtime_touch(fs, n.dir);
     fs_unhold(fs, f);
     name_fini(fs, &n);
     return err;
@@ -223,7 +224,7 @@ int fs_rmdir(struct fs *fs, struct caller *who, uint64_t parent, const char *tex
         err = remove_dir(fs, who, buf_span(&n.subdir));
     if (err == 0) {
         inode_drop(fs->inodes, buf_span(&n.subdir), INODE_DIR);
-        inode_set_changed(fs->inodes, n.dir, attr_now_ns());
+        dirtime_touch(fs, n.dir);
     }
     name_fini(fs, &n);
     return err;

@@ -11,6 +11,7 @@
 #include <sys/xattr.h>
 
 #include "common/limits.h"
+#include "fs/dirtime.h"
 #include "fs/file.h"
 #include "fs/move_mark.h"
 
@@ -157,12 +158,14 @@ int fs_listxattr(struct fs *fs, struct caller *who, uint64_t id, struct buf *out
 /* --- changing --------------------------------------------------------------------------------- */
 
 struct xattr_edit {
-    const struct fs *fs;
+    struct fs *fs;
+    struct inode *in;
     struct span name, value;
     bool remove, dir;
     int flags;
-    struct buf attrs; /* of the last try */
+    struct buf attrs; /* of the last try, as are: */
     struct ballot prev;
+    struct dirtime_joined time;
 };
 
 /* All attributes but `name`; *had: it was there. */
@@ -213,6 +216,8 @@ static int xattr_edit(void *ctx, const struct record *cur, struct value cur_valu
         return e->attrs.err;
     m = record_is_live(cur) ? meta_of_record(&e->fs->defaults, cur, e->dir)
                             : meta_of_implicit_dir(&e->fs->defaults, attr_now_ns());
+    if (e->dir)
+        (void)dirtime_join(e->fs, e->in, cur->version, &m, &e->time);
     m.ctime_ns = attr_now_ns();
     meta_to_record(&m, &next->rec);
     next->rec.attrs = buf_span(&e->attrs);
@@ -232,6 +237,7 @@ static int change(struct fs *fs, struct caller *who, uint64_t id, struct xattr_e
     if (in == NULL)
         return -ESTALE;
     e->fs = fs;
+    e->in = in;
     e->dir = in->kind == INODE_DIR;
     f = e->dir ? NULL : inode_file(fs->inodes, in);
     /* It needs a record, which knows the file's attributes. */
@@ -243,6 +249,8 @@ static int change(struct fs *fs, struct caller *who, uint64_t id, struct xattr_e
     args.key = buf_span(&key);
     if (err == 0)
         err = core_write(fs, who, &args, &res);
+    if (err == 0 && e->dir && res.rec_is == WRITE_AS_DRAFTED)
+        dirtime_joined(fs, in, &e->time, res.rec.rec.version);
     if (err == 0 && f != NULL && res.rec_is == WRITE_AS_DRAFTED) {
         struct meta m = meta_of_record(&fs->defaults, &res.rec.rec, false);
 

@@ -40,6 +40,11 @@ struct cluster {
     struct write_result held;
     write_done_fn *held_done;
     void *held_arg;
+    unsigned before_at; /* call */
+    void (*before)(void *arg);
+    void *before_arg;
+    pthread_mutex_t delayed_lock;
+    struct list delayed; /* struct delayed_job, by arm.link */
 };
 
 struct cluster *fake_cluster_new(uint64_t max_value_size)
@@ -57,6 +62,8 @@ struct cluster *fake_cluster_new(uint64_t max_value_size)
     assert(health_new(1, &c->health) == 0);
     buf_fini(&text);
     pthread_mutex_init(&c->lock, NULL);
+    pthread_mutex_init(&c->delayed_lock, NULL);
+    list_init(&c->delayed);
     fake_cluster_heal(c);
     return c;
 }
@@ -71,6 +78,7 @@ void fake_cluster_free(struct cluster *c)
     free(c->items);
     config_free(c->cfg);
     health_free(c->health);
+    pthread_mutex_destroy(&c->delayed_lock);
     pthread_mutex_destroy(&c->lock);
     free(c);
 }
@@ -255,6 +263,29 @@ unsigned fake_cluster_n_calls(struct cluster *c)
     return c->n_calls;
 }
 
+void fake_cluster_before(struct cluster *c, unsigned n, void (*before)(void *arg), void *arg)
+{
+    c->before_at = c->n_calls + n;
+    c->before = before;
+    c->before_arg = arg;
+}
+
+/* Takes the lock. */
+static void begin_call(struct cluster *c)
+{
+    void (*before)(void *) = NULL;
+
+    pthread_mutex_lock(&c->lock);
+    if (c->before != NULL && c->n_calls == c->before_at) {
+        before = c->before;
+        c->before = NULL;
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (before != NULL)
+        before(c->before_arg);
+    pthread_mutex_lock(&c->lock);
+}
+
 static int next_fault(struct cluster *c, struct waiter *w)
 {
     unsigned n = c->n_calls++;
@@ -292,6 +323,41 @@ bool cluster_ring_differs(struct cluster *c, unsigned node, struct err *why)
     (void)node;
     (void)why;
     return false;
+}
+
+bool cluster_post_after(struct cluster *c, struct delayed_job *job, uint32_t ms)
+{
+    (void)ms;
+    pthread_mutex_lock(&c->delayed_lock);
+    list_insert(&c->delayed, &job->arm.link);
+    pthread_mutex_unlock(&c->delayed_lock);
+    return true;
+}
+
+bool fake_cluster_run_delayed(struct cluster *c)
+{
+    struct list due;
+    bool any;
+
+    list_init(&due);
+    pthread_mutex_lock(&c->delayed_lock);
+    any = !list_empty(&c->delayed);
+    while (!list_empty(&c->delayed)) {
+        struct list *first = c->delayed.next;
+
+        list_remove(first);
+        list_insert(&due, first);
+    }
+    pthread_mutex_unlock(&c->delayed_lock);
+    while (!list_empty(&due)) {
+        struct list *first = due.next;
+        struct delayed_job *job;
+
+        list_remove(first);
+        job = container_of(container_of(first, struct loop_job, link), struct delayed_job, arm);
+        job->fn(job);
+    }
+    return any;
 }
 
 int waiter_new(struct waiter **out)
@@ -335,7 +401,7 @@ int cluster_read(struct cluster *c, const struct read_args *args, struct waiter 
 {
     struct item *it;
 
-    pthread_mutex_lock(&c->lock);
+    begin_call(c);
     *out = (struct read_result){.err = next_fault(c, w), .followed = c->followed};
     it = find(c, args->key);
     if (out->err == 0 && !ballot_is_none(args->pin) &&
@@ -371,7 +437,7 @@ int cluster_write(struct cluster *c, const struct write_args *args, struct waite
     struct item *it;
     int fault, err;
 
-    pthread_mutex_lock(&c->lock);
+    begin_call(c);
     *out = (struct write_result){.certain = true, .id = ++c->counter};
     fault = next_fault(c, w);
     it = find(c, args->key);
@@ -462,7 +528,7 @@ int cluster_list(struct cluster *c, const struct list_args *args, struct waiter 
 {
     struct span last = {0}; /* the prefix rolled up last */
 
-    pthread_mutex_lock(&c->lock);
+    begin_call(c);
     *out = (struct list_result){.err = next_fault(c, w), .followed = c->followed};
     for (size_t i = 0; i < c->n && out->err == 0; i++) {
         struct item *it = &c->items[i];

@@ -45,6 +45,10 @@ void fake_cluster_supersede(struct cluster *c, const char *value);
 void fake_cluster_heal(struct cluster *c);
 /* Before the n-th call from now another client stores value under key (NULL: deletes it). */
 void fake_cluster_meddle(struct cluster *c, unsigned n, const char *key, const char *value);
+/* Before the n-th call from now this is called, and may call itself. */
+void fake_cluster_before(struct cluster *c, unsigned n, void (*before)(void *arg), void *arg);
 unsigned fake_cluster_n_calls(struct cluster *c);
+/* The time comes of all that was posted to run later; false: nothing was. */
+bool fake_cluster_run_delayed(struct cluster *c);
 
 #endif

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
-from kvtest import Claims, Cluster, eq
+from kvtest import Claims, Cluster, eq, soon
 
 N_COMMITS, N_FILES = 8, 12 if os.environ.get("KVFS_TEST_SANITIZED") else 24
 
@@ -141,3 +141,14 @@ with Claims() as t, Cluster(base_port=21810) as c:
         other("commit", "-q", "-a", "-m", "from the other side")
         eq(git("log", "-1", "--format=%s"), "from the other side\n")
         git.whole()
+
+    with t.claim("the untracked cache, which goes by the times of directories, misses nothing of what another mount makes and removes"):
+        git("update-index", "--force-untracked-cache")
+        fresh = git.at / "dir1/sub1/untracked"
+        for _ in range(2):
+            git.clean()
+            (other.at / "dir1/sub1/untracked").write_text("x")
+            soon(lambda: git("status", "--porcelain"), "?? dir1/sub1/untracked\n", 20)
+            eq(fresh.read_text(), "x")
+            os.unlink(other.at / "dir1/sub1/untracked")
+            soon(lambda: git("status", "--porcelain"), "", 20)

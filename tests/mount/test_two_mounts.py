@@ -1,13 +1,15 @@
-"""test_two_mounts.py - two mounts of one cluster: what one closes, the other sees; and exactly one wins."""
+"""test_two_mounts.py - two mounts of one cluster: what one closes, the other sees; exactly one wins; and directories tell of it."""
 import errno
+import json
 import os
 import pathlib
 import subprocess
 import sys
 import threading
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
-from kvtest import Claims, Cluster, eq, soon
+from kvtest import Claims, Cluster, connect, eq, soon
 
 
 def together(*calls):
@@ -38,6 +40,156 @@ def size_and_time(path):
         return st.st_size, st.st_mtime_ns
     finally:
         os.close(fd)
+
+
+# --- the times of directories --------------------------------------------------------------------
+
+
+def times(path):
+    st = os.stat(path)
+    return st.st_mtime_ns, st.st_ctime_ns
+
+
+def sync(path):
+    """fsync of a directory."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def settled(*pairs):
+    """Whatever was to become of the times of directories changed through w has: one changed later shows through r."""
+    for i, (w, _) in enumerate(pairs):
+        os.makedirs(w / f"settled{i}", exist_ok=True)
+        os.mkdir(w / f"settled{i}/x")
+        os.rmdir(w / f"settled{i}/x")
+    for i, (w, r) in enumerate(pairs):
+        soon(lambda: times(r / f"settled{i}"), times(w / f"settled{i}"), 20)
+
+
+def names_move_times(w, r, top):
+    """In three steps, so that it waits at the same time for more than one pair."""
+    dirs = [f"{top}/{d}" for d in ("made", "dir", "link", "pipe", "moved", "from", "to", "removed", "rmdir")]
+    for d in dirs:
+        os.makedirs(w / d)
+    for f in ("moved/f", "from/f", "removed/f"):
+        (w / top / f).write_bytes(b"")
+    os.mkdir(w / top / "rmdir/d")
+    for d in dirs:
+        sync(w / d)
+    before = {d: times(w / d) for d in dirs}
+    yield
+    for d in dirs:
+        soon(lambda: times(r / d), before[d])
+    (w / top / "made/f").write_bytes(b"x")
+    os.mkdir(w / top / "dir/d")
+    os.symlink("x", w / top / "link/l")
+    os.mkfifo(w / top / "pipe/p")
+    os.rename(w / top / "moved/f", w / top / "moved/g")
+    os.rename(w / top / "from/f", w / top / "to/f")
+    os.unlink(w / top / "removed/f")
+    os.rmdir(w / top / "rmdir/d")
+    after = {d: times(w / d) for d in dirs}
+    yield
+    for d in dirs:
+        eq([x < y for x, y in zip(before[d], after[d])], [True, True], d)
+        soon(lambda: times(r / d), after[d], 20)
+        eq(times(w / d), after[d])
+
+
+def directory_times():
+    with t.claim("each name that one mount makes, removes or moves shows in the time of its directory through the other, in a moment"):
+        steps = [names_move_times(a, b, "names"), names_move_times(*strict, "names-strict")]
+        for _ in range(3):
+            for each in steps:
+                next(each, None)
+
+    with t.claim("fsync of the directory, and the end of the mount, store its time at once"):
+        w, r = strict[0], strict[1]
+        os.mkdir(w / "synced")
+        os.mkdir(w / "synced/d")
+        sync(w / "synced")
+        eq(times(r / "synced"), times(w / "synced"))
+        e = c.mount("e")
+        os.mkdir(e.path / "synced/e")
+        want = times(e.path / "synced")
+        eq(e.stop(), 0)
+        eq(times(r / "synced"), want)
+        eq(times(r / "synced") > times(r / "synced/d"), True)
+
+    with t.claim("a directory that is removed while its time is not stored stays removed, and who removes it is not held up"):
+        keys = []
+        for i, (w, r) in enumerate([(a, b), (b, a), strict, strict[::-1]] * 5):
+            d = f"gone{i}"
+            os.makedirs(w / d / "x")
+            os.rmdir(w / d / "x")
+            soon(lambda: os.path.isdir(r / d), True)
+            if i % 3 == 0:
+                os.rmdir(r / d)
+            elif i % 3 == 1:
+                os.rename(r / d, r / f"{d}-moved")
+                keys.append(f"{d}-moved")
+            else:
+                os.rmdir(w / d)
+                os.mkdir(r / d)
+                os.utime(r / d, ns=(5, 6))
+                keys.append(d)
+        settled((a, b), (b, a), strict, strict[::-1])
+        got = [x["key"] for x in c.http("GET", "/kv?prefix=gone&limit=1000").json()["keys"]]
+        eq(sorted(got), sorted(f"{k}/" for k in keys))
+        for i in range(2, 20, 3):
+            eq(os.stat(strict[0] / f"gone{i}").st_mtime_ns, 6)
+
+    with t.claim("a time that was set stays, whoever changed something before; mode, owner and attributes too"):
+        pairs, want = [(a, b), strict], []
+        for i, (w, r) in enumerate(pairs):
+            here, there = w / f"set{i}", r / f"set{i}"
+            for d in ("here", "there", "mode"):
+                os.makedirs(here / d / "x")
+                soon(lambda: os.path.isdir(there / d), True)
+            os.utime(here / "here", ns=(1, 2))
+            os.utime(there / "there", ns=(3, 4))
+            os.chmod(there / "mode", 0o711)
+            os.chown(there / "mode", 12, 34)
+            os.setxattr(there / "mode", "user.a", b"b")
+            want.append(os.stat(here / "mode").st_mtime_ns)
+        settled(*pairs)
+        for i, pair in enumerate(pairs):
+            for path in (m / f"set{i}" for m in pair):
+                soon(lambda: [os.stat(path / d).st_mtime_ns for d in ("here", "there", "mode")], [2, 4, want[i]])
+                st = os.stat(path / "mode")
+                eq((oct(st.st_mode), st.st_uid, st.st_gid, os.getxattr(path / "mode", "user.a")), (oct(0o40711), 12, 34, b"b"))
+
+    with t.claim("a directory that exists only through keys gets no record for its time"):
+        c.http("PUT", "/kv/only-keys/1", b"")
+        soon(lambda: os.path.isdir(a / "only-keys"), True)
+        before = times(a / "only-keys")
+        os.mkdir(a / "only-keys/d")
+        eq(times(a / "only-keys") > before, True)
+        settled((a, b))
+        eq(c.http("GET", "/kv/only-keys/").status, 404)
+
+    with t.claim("making and removing many files stores the time of their directory about once a second"):
+        os.mkdir(a / "many")
+        conn = connect(c.port(1))
+        conn.request("GET", "/watch?prefix=many/")
+        changes = conn.getresponse()
+        start = time.monotonic()
+        for i in range(100):
+            (a / f"many/{i}").write_bytes(b"x")
+        for i in range(100):
+            os.unlink(a / f"many/{i}")
+        took = time.monotonic() - start
+        settled((a, b))
+        c.http("PUT", "/kv/many/last", b"")
+        stored, key = 0, ""
+        while key != "many/last":
+            key = json.loads(changes.readline()).get("key", "")
+            stored += key == "many/"
+        conn.close()
+        eq(1 <= stored <= took + 3, True, f"{stored} times in {took:.1f} s")
 
 
 with Claims() as t, Cluster(base_port=18330) as c:
@@ -147,3 +299,5 @@ with Claims() as t, Cluster(base_port=18330) as c:
             raise AssertionError("rmdir succeeded")
         os.close(fd)
         eq((b / "busy/f").read_bytes(), b"x")
+
+    directory_times()

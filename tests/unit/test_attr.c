@@ -116,6 +116,34 @@ static void changes_add_up(void **state)
     assert_int_equal(one.mode, S_IFREG | 0755);
 }
 
+static void what_changes_in_a_directory_moves_its_times_on(void **state)
+{
+    static const struct {
+        int64_t mtime, ctime, seen, now; /* in which now is the time of the change */
+        int64_t new_mtime, new_ctime;
+    } cases[] = {
+        {10, 10, 10, 20, 20, 20}, /* made, then changed */
+        {10, 10, 10, 10, 10, 10}, /* that was stored already */
+        {30, 30, 10, 20, 31, 31}, /* others changed something in it, later or by another clock */
+        {5, 10, 5, 20, 20, 20},   /* an mtime had been asked for before */
+        {99, 10, 99, 20, 20, 20}, /* also one to come */
+        {5, 30, 10, 20, 5, 30},   /* one was asked for since */
+        {10, 30, 10, 20, 20, 30}, /* the mode changed since */
+        {5, 10, 7, 20, 20, 20},   /* one had been asked for that was not seen */
+        {INT64_MAX, INT64_MAX, 0, 20, INT64_MAX, INT64_MAX},
+    };
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct meta m = {.mtime_ns = cases[i].mtime, .ctime_ns = cases[i].ctime};
+        bool moved = meta_touch(&m, cases[i].seen, cases[i].now);
+
+        assert_int_equal(m.mtime_ns, cases[i].new_mtime);
+        assert_int_equal(m.ctime_ns, cases[i].new_ctime);
+        assert_int_equal(moved, cases[i].mtime != m.mtime_ns || cases[i].ctime != m.ctime_ns);
+    }
+}
+
 static void times_that_no_record_can_hold_become_the_nearest(void **state)
 {
     (void)state;
@@ -166,6 +194,7 @@ int main(void)
         cmocka_unit_test(a_change_keeps_the_type_and_moves_ctime),
         cmocka_unit_test(a_change_of_owner_takes_a_programs_privileges),
         cmocka_unit_test(changes_add_up),
+        cmocka_unit_test(what_changes_in_a_directory_moves_its_times_on),
         cmocka_unit_test(times_that_no_record_can_hold_become_the_nearest),
         cmocka_unit_test(an_inode_number_goes_with_the_record),
         cmocka_unit_test(what_has_no_number_shows_its_paths),

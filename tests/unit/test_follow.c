@@ -438,7 +438,11 @@ static void pages_of_a_listing_stay_until_something_in_it_changes(void **state)
     assert_true(has_page(w, "e/", ""));
     follow_wrote(w->follow, span_str("e/y"), ver(2));
     assert_false(has_page(w, "e/", ""));
+    put_page(w, "", "", 100);
     put_page(w, "e/", "", 100);
+    change(w, "e/", 3); /* its own times, say, which are shown above it */
+    assert_false(has_page(w, "", ""));
+    assert_true(has_page(w, "e/", ""));
     follow_live(w->follow, false);
     follow_live(w->follow, true);
     assert_false(has_page(w, "e/", ""));

@@ -574,6 +574,49 @@ static void a_directory_that_is_not_empty_is_moved_onto_only_by_what_began_it(vo
     world_free(w);
 }
 
+static int64_t mtime_ns_of(struct world *w, const char *path)
+{
+    struct stat st;
+    uint64_t id;
+
+    assert_int_equal(find(w, path, &id), 0);
+    assert_int_equal(fs_getattr(w->fs, &w->who, id, NULL, &st), 0);
+    return st.st_mtim.tv_sec * 1000000000ll + st.st_mtim.tv_nsec;
+}
+
+static void a_move_goes_on_past_a_directory_in_which_something_was_made(void **state)
+{
+    unsigned n = 0, n_both = 0;
+    int err;
+
+    (void)state;
+    do {
+        struct world *w = world_new();
+        struct fs_entry d, sub, x;
+        int64_t time_ns = 0;
+
+        assert_int_equal(fs_mkdir(w->fs, &w->who, 1, "d", 0755, &d), 0);
+        assert_int_equal(fs_mkdir(w->fs, &w->who, d.id, "sub", 0755, &sub), 0);
+        fake_cluster_fail(w->cluster, n++, -EHOSTDOWN, true, false);
+        err = rename_d(w);
+        fake_cluster_heal(w->cluster);
+        if (err != 0 && fake_cluster_get(w->cluster, "d/sub/", NULL) &&
+            fake_cluster_get(w->cluster, "e/sub/", NULL)) {
+            n_both++;
+            assert_int_equal(find(w, "e/sub", &sub.id), 0);
+            assert_int_equal(fs_symlink(w->fs, &w->who, "to", sub.id, "x", &x), 0);
+            (void)fake_cluster_run_delayed(w->cluster);
+            time_ns = mtime_ns_of(w, "e/sub");
+        }
+        if (err != 0)
+            assert_int_equal(rename_d(w), 0);
+        assert_false(fake_cluster_get(w->cluster, "d/sub/", NULL));
+        assert_true(mtime_ns_of(w, "e/sub") >= time_ns);
+        world_free(w);
+    } while (err != 0);
+    assert_true(n_both > 0);
+}
+
 static void what_others_stored_in_an_unfinished_move_is_not_replaced(void **state)
 {
     char old[32], new[32], value[32];
@@ -1000,6 +1043,7 @@ int main(void)
         cmocka_unit_test(a_directory_move_that_fails_anywhere_leaves_each_key_whole_and_completes),
         cmocka_unit_test(a_move_into_what_it_had_begun_to_make_completes_it),
         cmocka_unit_test(a_directory_that_is_not_empty_is_moved_onto_only_by_what_began_it),
+        cmocka_unit_test(a_move_goes_on_past_a_directory_in_which_something_was_made),
         cmocka_unit_test(what_others_stored_in_an_unfinished_move_is_not_replaced),
         cmocka_unit_test(of_two_who_move_one_file_exactly_one_gets_it),
         cmocka_unit_test(a_move_copies_again_what_was_written_meanwhile),

@@ -155,6 +155,45 @@ static void a_job_that_is_posted_runs_on_the_guest_s_thread(void **state)
     sem_destroy(&v.came);
 }
 
+struct later {
+    struct delayed_job job;
+    struct clock *clock;
+    uint64_t at_us;
+    pthread_t thread;
+    sem_t came;
+};
+
+static void on_later(struct delayed_job *job)
+{
+    struct later *v = container_of(job, struct later, job);
+
+    v->thread = pthread_self();
+    v->at_us = v->clock->mono_us(v->clock);
+    sem_post(&v->came);
+}
+
+static void a_job_for_later_runs_there_when_its_time_has_come(void **state)
+{
+    struct live *w = *state;
+    const struct guest *g = w->guest;
+    static struct later v; /* until the cluster is closed */
+    struct later late = {.job.fn = on_later};
+    uint64_t begun_us;
+
+    v = (struct later){.job.fn = on_later, .clock = clock_real()};
+    begun_us = v.clock->mono_us(v.clock);
+    assert_int_equal(sem_init(&v.came, 0, 0), 0);
+    assert_true(cluster_post_after(w->c, &v.job, 30));
+    tiny_wait(&v.came);
+    assert_true(pthread_equal(v.thread, g->thread));
+    assert_true(v.at_us >= begun_us + 30000);
+    assert_true(cluster_post_after(w->c, &v.job, 600000)); /* the end does not wait for it */
+    cluster_stop(w->c);
+    assert_false(cluster_post_after(w->c, &late.job, 0));
+    assert_int_equal(sem_trywait(&v.came), -1);
+    sem_destroy(&v.came);
+}
+
 static void the_end_waits_until_the_guest_has_nothing_under_way(void **state)
 {
     struct live *w = *state;
@@ -192,6 +231,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_job_that_is_posted_runs_on_the_guest_s_thread, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(a_job_for_later_runs_there_when_its_time_has_come, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(the_end_waits_until_the_guest_has_nothing_under_way, setup,
                                         teardown),
