@@ -106,27 +106,38 @@ struct source {
     void *arg;
 };
 
-/* The reader has nothing now: until exchange_wake(), which may have come already. */
-static ssize_t source_sleep(struct exchange *x)
+/*
+ * Asks the reader for the next bytes. Where it has none the connection sleeps, and this says 0,
+ * until exchange_wake(), which may have come already.
+ */
+static int64_t source_ask(struct source *src, uint64_t pos, char *out, size_t cap)
 {
     enum stream_state busy = STREAM_BUSY;
+    struct exchange *x = src->x;
+    struct server *s = x->server;
+    int64_t n;
 
-    MHD_suspend_connection(x->connection);
-    if (!atomic_compare_exchange_strong(&x->stream, &busy, STREAM_ASLEEP))
+    if (src->read == NULL)
+        return -EIO;
+    if (!hold(s))
+        return -ESHUTDOWN;
+    atomic_store(&x->stream, STREAM_BUSY); /* before it looks: what comes after it wakes it */
+    n = src->read(src->arg, pos, out, cap);
+    if (n == 0) {
+        MHD_suspend_connection(x->connection);
+        if (atomic_compare_exchange_strong(&x->stream, &busy, STREAM_ASLEEP))
+            return 0;
         MHD_resume_connection(x->connection);
-    return 0;
+    }
+    release(s);
+    return n;
 }
 
 static ssize_t source_read(void *cls, uint64_t pos, char *out, size_t cap)
 {
-    struct source *src = cls;
-    int64_t n;
+    int64_t n = source_ask(cls, pos, out, cap);
 
-    atomic_store(&src->x->stream, STREAM_BUSY); /* before it looks: what comes after it wakes it */
-    n = src->read == NULL ? -EIO : src->read(src->arg, pos, out, cap);
-    if (n == 0)
-        return source_sleep(src->x);
-    return n > 0 ? (ssize_t)n : MHD_CONTENT_READER_END_WITH_ERROR;
+    return n >= 0 ? (ssize_t)n : MHD_CONTENT_READER_END_WITH_ERROR;
 }
 
 static ssize_t source_read_endless(void *cls, uint64_t pos, char *out, size_t cap)
@@ -135,16 +146,16 @@ static ssize_t source_read_endless(void *cls, uint64_t pos, char *out, size_t ca
     struct exchange *x = src->x;
     int64_t n;
 
-    atomic_store(&x->stream, STREAM_BUSY); /* before it looks: what comes after it wakes it */
-    n = src->read(src->arg, pos, out, cap);
+    if (!atomic_load(&x->hurried)) /* the socket has taken all so far */
+        (void)conn_works(x->conn, server_now_us(x->server) + GRACE_US);
+    n = source_ask(src, pos, out, cap);
     if (n == RESPONSE_END)
         return MHD_CONTENT_READER_END_OF_STREAM;
     if (n < 0)
         return MHD_CONTENT_READER_END_WITH_ERROR;
-    if (!atomic_load(&x->hurried))
-        (void)conn_works(x->conn, server_now_us(x->server) + GRACE_US);
-    x->bytes_out += (uint64_t)n;
-    return n > 0 ? (ssize_t)n : source_sleep(x);
+    if (n > 0)
+        x->bytes_out += (uint64_t)n;
+    return (ssize_t)n;
 }
 
 static void source_free(void *cls)
@@ -285,8 +296,12 @@ void exchange_reply(struct exchange *x, struct response *r)
 
 void exchange_wake(struct exchange *x)
 {
-    if (atomic_exchange(&x->stream, STREAM_WOKEN) == STREAM_ASLEEP)
-        MHD_resume_connection(x->connection);
+    struct server *s = x->server;
+
+    if (atomic_exchange(&x->stream, STREAM_WOKEN) != STREAM_ASLEEP)
+        return;
+    MHD_resume_connection(x->connection);
+    release(s);
 }
 
 /* So long a body may take, not counting the time in which nobody took it. */

@@ -55,8 +55,8 @@ struct server {
     pthread_cond_t drained;
     unsigned n_exchanges, n_kept; /* lock; begun and not gone; of them the cluster's own */
     /*
-     * lock; handlers at work on a body or the end of a request, and the connections that they left
-     * suspended: libmicrohttpd must not be stopped while there is one
+     * lock; handlers at work on a body, the end of a request or an answer, and the connections that
+     * they left suspended: libmicrohttpd must not be stopped while there is one
      */
     unsigned n_held;
     bool closing; /* lock; no more of them */

@@ -355,6 +355,8 @@ int replica_peek(struct replica *r, struct span key, struct record_copy *rec, st
         err = record_copy(&p.rec, &copy);
     if (err == 0 && record_is_live(&p.rec))
         err = replica_attach(r, key, &p, 0, UINT64_MAX, &a, &v);
+    if (err == 0)
+        err = reply_check(&v);
     if (err == -EBADMSG)
         present_damaged(r, key, p.state == PRESENT_WHOLE ? p.rec.version : BALLOT_NONE);
     if (err < 0) {

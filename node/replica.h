@@ -168,6 +168,10 @@ int reply_check(struct reply *r);
  * (or -ENOMEM): the connection must be cut, for what was sent must never look whole.
  */
 int64_t reply_read(struct reply *r, uint64_t pos, void *out, size_t cap);
+/* The same, but 0 where that needs bytes of the file that are not at hand: see reply_load(). */
+int64_t reply_read_loaded(struct reply *r, uint64_t pos, void *out, size_t cap);
+/* Brings the bytes at pos to hand. 0, or as reply_read(). Blocks on the disk. */
+int reply_load(struct reply *r, uint64_t pos);
 
 /*
  * One request, fed as its bytes arrive (all at once, or piece by piece: large values go straight
@@ -179,6 +183,11 @@ struct replica_request;
 int replica_begin(struct replica *r, uint64_t total, struct replica_request **out);
 int replica_feed(struct replica_request *rq, struct span part);
 void replica_end(struct replica_request *rq, struct reply *out);
+/*
+ * As replica_end(), but does not read large values: false where one has to be read for the answer,
+ * and then replica_end() is still to be called, perhaps on another thread.
+ */
+bool replica_ask(struct replica_request *rq, struct reply *out);
 void replica_abort(struct replica_request *rq);
 
 /*

@@ -51,6 +51,9 @@ struct replica_request {
     struct hash_stream *hash; /* of the chunk that is coming in, with file */
     uint64_t value_got;
     struct cursor sums; /* of the chunks still to come */
+
+    bool performed; /* the answer is this, but for the first bytes of a file: see replica_ask() */
+    struct reply reply;
 };
 
 /* Notes the first failure. Returns rq->err. */
@@ -90,8 +93,8 @@ int replica_drop(struct replica_request *rq, struct reply *out);
 struct present;
 /*
  * Puts the bytes from offset on, as many as length, widened to whole chunks, behind the answer; p
- * was loaded with its value. Bytes in memory are verified here, those in a file chunk by chunk: the
- * first one here, the others by reply_read(). -EBADMSG, -ENOMEM.
+ * was loaded with its value. Bytes in memory are verified here, those in a file are not: the first
+ * chunk is for reply_check(), the others for reply_read(). -EBADMSG, -ENOMEM.
  */
 int replica_attach(struct replica *r, struct span key, struct present *p, uint64_t offset,
                    uint64_t length, struct answer *a, struct reply *out);

@@ -39,12 +39,8 @@ int replica_attach(struct replica *r, struct span key, struct present *p, uint64
     out->file_offset = from;
     out->file_len = to - from;
     buf_add_span(&out->key, key);
-    err = out->key.err;
-    if (err == 0)
-        err = reply_check(out);
-    if (err == 0)
-        out->replica = r; /* the damage that reply_read() meets is told there */
-    return err;
+    out->replica = r; /* the damage that is met later is told there */
+    return out->key.err;
 }
 
 /* As replica_attach(), of a request that holds no lock. 0; else noted, and damage told. */

@@ -71,16 +71,32 @@ static int load_chunk(struct reply *r, uint64_t offset)
     return 0;
 }
 
-int reply_check(struct reply *r)
+/* Of the value, as reply_load(). */
+static int load(struct reply *r, uint64_t pos)
 {
-    return r->fd >= 0 && r->file_len > 0 ? load_chunk(r, r->file_offset) : 0;
+    int err = load_chunk(r, r->file_offset + pos);
+
+    if (err == -EBADMSG && r->replica != NULL)
+        present_damaged(r->replica, buf_span(&r->key), r->rec.rec.version);
+    return err;
 }
 
-/* Up to cap bytes from position pos of the value. */
-static int64_t read_value(struct reply *r, uint64_t pos, uint8_t *out, size_t cap)
+int reply_load(struct reply *r, uint64_t pos)
 {
-    uint64_t left = (r->fd >= 0 ? r->file_len : r->value.len) - pos;
-    size_t n = left < cap ? (size_t)left : cap, at;
+    pos = pos > r->head.len ? pos - r->head.len : 0;
+    return r->fd >= 0 && pos < r->file_len ? load(r, pos) : 0;
+}
+
+int reply_check(struct reply *r)
+{
+    return reply_load(r, 0);
+}
+
+/* Up to cap bytes from position pos of the value; 0 where they would have to be loaded first. */
+static int64_t read_value(struct reply *r, uint64_t pos, bool may_load, uint8_t *out, size_t cap)
+{
+    uint64_t left = (r->fd >= 0 ? r->file_len : r->value.len) - pos, at;
+    size_t n = left < cap ? (size_t)left : cap;
     int err;
 
     if (r->fd < 0) {
@@ -90,19 +106,20 @@ static int64_t read_value(struct reply *r, uint64_t pos, uint8_t *out, size_t ca
     }
     if (n == 0)
         return 0;
-    err = load_chunk(r, r->file_offset + pos);
-    if (err == -EBADMSG && r->replica != NULL)
-        present_damaged(r->replica, buf_span(&r->key), r->rec.rec.version);
+    err = may_load ? load(r, pos) : 0;
     if (err < 0)
         return err;
-    at = (size_t)((r->file_offset + pos) % CHUNK_SIZE);
+    at = r->file_offset + pos;
+    if (at < r->chunk_offset || at - r->chunk_offset >= r->chunk_len)
+        return 0;
+    at -= r->chunk_offset;
     if (n > r->chunk_len - at)
-        n = r->chunk_len - at;
+        n = r->chunk_len - (size_t)at;
     memcpy(out, r->chunk + at, n);
     return (int64_t)n;
 }
 
-int64_t reply_read(struct reply *r, uint64_t pos, void *out, size_t cap)
+static int64_t read_reply(struct reply *r, uint64_t pos, bool may_load, void *out, size_t cap)
 {
     uint64_t total = reply_len(r);
     size_t n = 0;
@@ -115,12 +132,24 @@ int64_t reply_read(struct reply *r, uint64_t pos, void *out, size_t cap)
             got = (int64_t)(r->head.len - pos < cap - n ? r->head.len - pos : cap - n);
             memcpy(to, r->head.data + pos, (size_t)got);
         } else {
-            got = read_value(r, pos - r->head.len, to, cap - n);
+            got = read_value(r, pos - r->head.len, may_load, to, cap - n);
             if (got < 0)
                 return got;
+            if (got == 0)
+                break;
         }
         n += (size_t)got;
         pos += (uint64_t)got;
     }
     return (int64_t)n;
+}
+
+int64_t reply_read(struct reply *r, uint64_t pos, void *out, size_t cap)
+{
+    return read_reply(r, pos, true, out, cap);
+}
+
+int64_t reply_read_loaded(struct reply *r, uint64_t pos, void *out, size_t cap)
+{
+    return read_reply(r, pos, false, out, cap);
 }

@@ -221,6 +221,7 @@ int replica_begin(struct replica *r, uint64_t total, struct replica_request **ou
     if (rq == NULL)
         return -ENOMEM;
     rq->r = r;
+    rq->reply = REPLY_NONE;
     rq->total = total;
     rq->arrived_us = r->opts.clock->mono_us(r->opts.clock);
     if (total > MESSAGE_HEAD_MAX + r->opts.max_value_size)
@@ -264,17 +265,40 @@ static int finish_value(struct replica_request *rq)
     return 0;
 }
 
+/* The answer, but for the first chunk of a file. */
+static void perform(struct replica_request *rq)
+{
+    if (rq->performed)
+        return;
+    rq->performed = true;
+    if (rq->err == 0 && finish_value(rq) == 0)
+        (void)replica_perform(rq, &rq->reply);
+}
+
+bool replica_ask(struct replica_request *rq, struct reply *out)
+{
+    perform(rq);
+    if (rq->err == 0 && rq->reply.fd >= 0)
+        return false;
+    replica_end(rq, out);
+    return true;
+}
+
 void replica_end(struct replica_request *rq, struct reply *out)
 {
-    struct reply reply = REPLY_NONE;
+    struct reply *reply = &rq->reply;
+    int err;
 
-    if (rq->err == 0 && finish_value(rq) == 0)
-        (void)replica_perform(rq, &reply);
+    perform(rq);
+    err = rq->err == 0 ? reply_check(reply) : 0;
+    if (err < 0)
+        (void)replica_fail_load(rq, err);
     if (rq->err < 0) {
-        reply_fini(&reply);
-        replica_answer_error(rq, &reply);
+        reply_fini(reply);
+        replica_answer_error(rq, reply);
     }
-    *out = reply;
+    *out = *reply;
+    *reply = REPLY_NONE;
     replica_abort(rq);
 }
 
@@ -287,6 +311,7 @@ void replica_abort(struct replica_request *rq)
     s = rq->r->opts.store;
     s->ops->file_abort(rq->file);
     hash_stream_free(rq->hash);
+    reply_fini(&rq->reply);
     buf_fini(&rq->value);
     buf_fini(&rq->head);
     free(rq);

@@ -3,7 +3,7 @@
  * /replica/{key} for people.
  *
  * Both wait for the disk, never for other nodes. What is small does so on the server's thread; a
- * large value goes to the workers as it comes (relay.h).
+ * large value goes to the workers as it comes (relay.h), and is read by them as it goes.
  */
 #include "node/routes.h"
 
@@ -26,29 +26,61 @@ struct raw {
     struct task task;
     struct replica_request *rq; /* NULL where it is relayed, or ended */
     struct relay *relay;        /* of a large one */
+    struct loop_job reading;    /* the first part of a large value, for the answer */
 };
 
 /* What the relay of a large request owns. */
 struct relayed {
-    struct exchange *x;
+    struct task *task; /* there while the body is paused, or not answered */
     struct replica_request *rq;
 };
 
+/*
+ * An answer on its way out. Either the server's thread is at it, or, while that sleeps, a worker,
+ * which loads what comes next from its file.
+ */
+struct sending {
+    struct reply reply;
+    struct exchange *x;
+    struct workers *workers;
+    struct loop_job loading;
+    uint64_t pos; /* of what is loaded */
+    int err;
+};
+
+static void on_loading(struct loop_job *job)
+{
+    struct sending *s = container_of(job, struct sending, loading);
+
+    s->err = workers_hurried(s->workers) ? -ECANCELED : reply_load(&s->reply, s->pos);
+    exchange_wake(s->x);
+}
+
 static int64_t read_reply(void *arg, uint64_t pos, void *out, size_t cap)
 {
-    return reply_read(arg, pos, out, cap);
+    struct sending *s = arg;
+    int64_t n = s->err < 0 ? s->err : reply_read_loaded(&s->reply, pos, out, cap);
+
+    if (n == 0) {
+        s->pos = pos;
+        workers_post(s->workers, &s->loading);
+    }
+    return n;
 }
 
 static void free_reply(void *arg)
 {
-    reply_fini(arg);
-    free(arg);
+    struct sending *s = arg;
+
+    reply_fini(&s->reply);
+    free(s);
 }
 
 /* The bytes of *reply behind the headers of *r. Takes both. */
-static void send_body(struct exchange *x, struct response *r, struct reply *reply)
+static void send_body(struct task *t, struct response *r, struct reply *reply)
 {
-    struct reply *kept;
+    struct exchange *x = t->x;
+    struct sending *s;
 
     if (reply->fd < 0 && reply->value.len <= COPY_MAX) {
         buf_add_span(&reply->head, value_span(reply->value));
@@ -60,30 +92,36 @@ static void send_body(struct exchange *x, struct response *r, struct reply *repl
             return;
         }
     }
-    kept = malloc(sizeof(*kept));
-    if (kept == NULL || reply->head.err != 0) {
-        free(kept);
+    s = malloc(sizeof(*s));
+    if (s == NULL || reply->head.err != 0) {
+        free(s);
         reply_fini(reply);
         response_fini(r);
         reply_problem(x, 503, "out of memory");
         return;
     }
-    *kept = *reply;
+    *s = (struct sending){*reply, x, t->service->workers, {.fn = on_loading}, 0, 0};
     *reply = REPLY_NONE;
     r->read = read_reply;
     r->read_free = free_reply;
-    r->read_arg = kept;
-    r->body_len = reply_len(kept);
+    r->read_arg = s;
+    r->body_len = reply_len(&s->reply);
     exchange_reply(x, r);
 }
 
 /* Takes *reply. */
-static void send_reply(struct exchange *x, struct reply *reply)
+static void send_reply(struct task *t, struct reply *reply)
 {
     struct response r = {.status = reply->status};
 
     response_header(&r, "Content-Type", "application/octet-stream");
-    send_body(x, &r, reply);
+    send_body(t, &r, reply);
+}
+
+/* err: why a worker did not come to it. */
+static void reply_not_done(struct task *t, int err)
+{
+    reply_problem(t->x, 503, "%s", err == -ECANCELED ? "this node stops" : strerror(-err));
 }
 
 /*
@@ -97,22 +135,22 @@ static int relayed_take(void *arg, struct span part)
 
 static void relayed_room(void *arg)
 {
-    exchange_go_on(((struct relayed *)arg)->x);
+    exchange_go_on(((struct relayed *)arg)->task->x);
 }
 
 static void relayed_ended(void *arg, int err)
 {
     struct relayed *d = arg;
-    struct exchange *x = d->x;
+    struct task *t = d->task;
     struct reply reply;
 
     if (err < 0) {
-        reply_problem(x, 503, "%s", err == -ECANCELED ? "this node stops" : strerror(-err));
+        reply_not_done(t, err);
         return;
     }
     replica_end(d->rq, &reply);
     d->rq = NULL;
-    send_reply(x, &reply);
+    send_reply(t, &reply);
 }
 
 static void relayed_free(void *arg)
@@ -133,7 +171,7 @@ static int raw_relay(struct raw *w)
     int err = -ENOMEM;
 
     if (d != NULL) {
-        *d = (struct relayed){w->task.x, w->rq};
+        *d = (struct relayed){&w->task, w->rq};
         err = relay_new(w->task.service->workers, &relayed_ops, d, &w->relay);
     }
     if (err < 0)
@@ -153,6 +191,22 @@ static void raw_part(struct task *t, struct span part)
         exchange_pause(t->x);
 }
 
+/* On a worker. */
+static void on_reading(struct loop_job *job)
+{
+    struct raw *w = container_of(job, struct raw, reading);
+    struct replica_request *rq = w->rq;
+    struct reply reply;
+
+    if (workers_hurried(w->task.service->workers)) {
+        reply_not_done(&w->task, -ECANCELED);
+        return;
+    }
+    w->rq = NULL;
+    replica_end(rq, &reply);
+    send_reply(&w->task, &reply);
+}
+
 static void raw_end(struct task *t)
 {
     struct raw *w = container_of(t, struct raw, task);
@@ -160,11 +214,13 @@ static void raw_end(struct task *t)
 
     if (w->relay != NULL) {
         relay_end(w->relay);
-        return;
+    } else if (replica_ask(w->rq, &reply)) {
+        w->rq = NULL;
+        send_reply(t, &reply);
+    } else {
+        w->reading.fn = on_reading;
+        workers_post(t->service->workers, &w->reading);
     }
-    replica_end(w->rq, &reply);
-    w->rq = NULL;
-    send_reply(t->x, &reply);
 }
 
 static void raw_free(struct task *t)
@@ -228,11 +284,14 @@ struct task *replica_begin_raw(struct service *s, struct exchange *x, struct spa
 struct peek {
     struct task task;
     struct buf key;
+    struct loop_job reading;
 };
 
-static void peek_end(struct task *t)
+/* On a worker: it may be large. */
+static void on_peek(struct loop_job *job)
 {
-    struct peek *p = container_of(t, struct peek, task);
+    struct peek *p = container_of(job, struct peek, reading);
+    struct task *t = &p->task;
     struct service *s = t->service;
     struct span key = buf_span(&p->key);
     struct response r = {.status = 200};
@@ -252,10 +311,18 @@ static void peek_end(struct task *t)
     } else {
         kv_add_version(&r, &rec.rec);
         response_header(&r, "Content-Type", "application/octet-stream");
-        send_body(t->x, &r, &value);
+        send_body(t, &r, &value);
     }
     reply_fini(&value);
     record_copy_fini(&rec);
+}
+
+static void peek_end(struct task *t)
+{
+    struct peek *p = container_of(t, struct peek, task);
+
+    p->reading.fn = on_peek;
+    workers_post(t->service->workers, &p->reading);
 }
 
 static void peek_free(struct task *t)

@@ -60,8 +60,8 @@ int server_open(const struct server_opts *opts, struct server **out, struct err 
  */
 void server_drain(struct server *s, unsigned timeout_s);
 /*
- * Waits until every exchange whose end() has returned is replied to, and every paused body goes on:
- * that has to come from elsewhere. Cuts what is left.
+ * Waits until every exchange whose end() has returned is replied to, every paused body goes on, and
+ * every answer that sleeps is woken: that has to come from elsewhere. Cuts what is left.
  */
 void server_close(struct server *s);
 

@@ -129,6 +129,16 @@ def bodies(t, c):
         check(c, held, SPOOLED)
 
 
+def reads(t, c):
+    def get(i):
+        return c.http("GET", f"/kv/large-{i}", timeout=60).body == body(i, SPOOLED)
+
+    with t.claim("and while it is long to read them"), Held(c, "read values/", get, 10) as held:
+        small_ones(c, "reads")
+    with t.claim("the readers get them"):
+        wait_until(lambda: all(get(i) for i in range(held.n)), 30, "all are read")
+
+
 def appends(t, c):
     def append(i):
         return c.http("POST", f"/kv/large-{i}?append", b"the end", timeout=60).status
@@ -165,5 +175,6 @@ with Claims() as t, ShimCluster(n=1, rf=1, base_port=22600) as c:
     syncs(t, c)
     writes(t, c)
     bodies(t, c)
+    reads(t, c)
     appends(t, c)
     stop(t, c)
