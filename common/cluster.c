@@ -32,6 +32,25 @@ static const char *node_name(void *arg, unsigned node)
     return node_of(arg, node)->id;
 }
 
+static void log_change_locked(struct cluster *c, unsigned node, const struct health_info *info)
+{
+    struct health_about about = health_get_about(c->health, node);
+    uint64_t now_us = clock_real()->mono_us(clock_real());
+    const char *why = info->up ? about.ailment : strerror(-info->last_err);
+
+    c->logged_up[node] = health_alive(info);
+    if (c->logged_up[node])
+        log_event(LOG_LEVEL_INFO, "node-up", "node=%s addr=%s after_ms=%llu", node_of(c, node)->id,
+                  node_of(c, node)->addr,
+                  (unsigned long long)(now_us - c->went_down_us[node]) / 1000);
+    else
+        log_event(LOG_LEVEL_WARN, "node-down", "node=%s addr=%s reason=%s%s", node_of(c, node)->id,
+                  node_of(c, node)->addr, log_quote(why, strlen(why)),
+                  info->up ? " effect=\"its store does not work: it is asked last\"" : "");
+    if (!c->logged_up[node])
+        c->went_down_us[node] = info->since_us;
+}
+
 /* One line per change, and none that is out of date by the time it is written. */
 static void on_health_changed(void *arg, unsigned node)
 {
@@ -40,15 +59,8 @@ static void on_health_changed(void *arg, unsigned node)
 
     pthread_mutex_lock(&c->log_lock);
     info = health_get(c->health, node);
-    if (info.up != c->logged_up[node]) {
-        c->logged_up[node] = info.up;
-        if (info.up)
-            log_event(LOG_LEVEL_INFO, "node-up", "node=%s addr=%s", node_of(c, node)->id,
-                      node_of(c, node)->addr);
-        else
-            log_event(LOG_LEVEL_WARN, "node-down", "node=%s addr=%s reason=\"%s\"",
-                      node_of(c, node)->id, node_of(c, node)->addr, strerror(-info.last_err));
-    }
+    if (health_alive(&info) != c->logged_up[node])
+        log_change_locked(c, node, &info);
     pthread_mutex_unlock(&c->log_lock);
 }
 
@@ -76,6 +88,9 @@ static void explain_probe(const struct cluster *c, const struct hello_result *re
         err_set(why, 0, "%s", strerror(-res->err));
     else if (a->recovering == NODE_RECOVERING)
         err_set(why, 0, "recovering");
+    else if (a->ailment.len > 0)
+        err_set(why, 0, "its store does not work: %.*s", (int)a->ailment.len,
+                (const char *)a->ailment.data);
     make_printable(why);
 }
 
@@ -330,7 +345,9 @@ static int cluster_init(struct cluster *c, unsigned n_threads)
     c->akin = calloc(n_nodes, sizeof(*c->akin));
     c->signs = calloc(n_nodes, sizeof(*c->signs));
     c->logged_up = calloc(n_nodes, sizeof(*c->logged_up));
-    if (c->answers == NULL || c->akin == NULL || c->signs == NULL || c->logged_up == NULL)
+    c->went_down_us = calloc(n_nodes, sizeof(*c->went_down_us));
+    if (c->answers == NULL || c->akin == NULL || c->signs == NULL || c->logged_up == NULL ||
+        c->went_down_us == NULL)
         return -ENOMEM;
     for (unsigned i = 0; i < n_nodes; i++)
         c->akin[i] = c->logged_up[i] = true; /* as health begins */
@@ -479,6 +496,7 @@ void cluster_close(struct cluster *c)
     free(c->akin);
     free(c->signs);
     free(c->logged_up);
+    free(c->went_down_us);
     free(c);
 }
 

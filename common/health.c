@@ -12,7 +12,8 @@
 struct health {
     unsigned n_nodes;
     pthread_mutex_t *lock;      /* apart, so that a const health can be read */
-    struct health_info *nodes;  /* under lock */
+    struct health_info *nodes;  /* under lock, as is: */
+    struct health_about *about; /* apart: the former is copied for every message */
     health_changed_fn *changed; /* set before other threads have it */
     void *changed_arg;
 };
@@ -26,8 +27,9 @@ int health_new(unsigned n_nodes, struct health **out)
         goto out;
     h->n_nodes = n_nodes;
     h->nodes = calloc(n_nodes, sizeof(*h->nodes));
+    h->about = calloc(n_nodes, sizeof(*h->about));
     h->lock = malloc(sizeof(*h->lock));
-    if (h->nodes == NULL || h->lock == NULL)
+    if (h->nodes == NULL || h->about == NULL || h->lock == NULL)
         goto out;
     if (pthread_mutex_init(h->lock, NULL) != 0) {
         free(h->lock);
@@ -52,6 +54,7 @@ void health_free(struct health *h)
         pthread_mutex_destroy(h->lock);
     free(h->lock);
     free(h->nodes);
+    free(h->about);
     free(h);
 }
 
@@ -62,11 +65,14 @@ void health_watch(struct health *h, health_changed_fn *changed, void *arg)
 }
 
 /* Returns whether that is a change, which the caller announces after unlocking. */
-static bool set_up_locked(struct health_info *n, bool up, uint64_t now_us)
+static bool set_locked(struct health_info *n, bool up, bool ailing, uint64_t now_us)
 {
-    if (n->up == up)
-        return false;
+    bool was = health_alive(n);
+
     n->up = up;
+    n->ailing = ailing;
+    if (health_alive(n) == was)
+        return false;
     n->since_us = now_us;
     return true;
 }
@@ -84,7 +90,7 @@ void health_answered(struct health *h, unsigned node, uint64_t now_us, uint64_t 
     bool changed;
 
     pthread_mutex_lock(h->lock);
-    changed = set_up_locked(n, true, now_us);
+    changed = set_locked(n, true, n->ailing, now_us);
     n->seen_us = now_us;
     n->last_err = 0;
     n->node_clock_ms = node_clock_ms;
@@ -116,7 +122,7 @@ static void went_down(struct health *h, unsigned node, uint64_t now_us, int err)
     /* One call that hangs in a node that answers others shows no dead node. */
     if (err == -ETIMEDOUT && n->seen_us != 0 && now_us < n->seen_us + slow_after_us(n))
         goto out;
-    changed = set_up_locked(n, false, now_us);
+    changed = set_locked(n, false, n->ailing, now_us);
     n->last_err = err;
     /* Its process is gone: the next may count time differently, and drop all messages as late. */
     if (err == -ECONNREFUSED || err == -ECONNRESET)
@@ -151,6 +157,33 @@ void health_hello(struct health *h, unsigned node, uint64_t disk_free, uint64_t 
     pthread_mutex_unlock(h->lock);
 }
 
+/* Text that came from elsewhere goes into logs, terminals and JSON. */
+static void keep_text(char *out, size_t cap, struct span text)
+{
+    size_t n = text.len < cap ? text.len : cap - 1;
+
+    for (size_t i = 0; i < n; i++)
+        out[i] = text.data[i] < ' ' || text.data[i] >= 0x7f ? '?' : (char)text.data[i];
+    out[n] = '\0';
+}
+
+void health_store(struct health *h, unsigned node, uint64_t now_us, uint64_t n_bytes,
+                  struct span kind, struct span ailment)
+{
+    struct health_info *n = &h->nodes[node];
+    struct health_about *about = &h->about[node];
+    bool changed;
+
+    pthread_mutex_lock(h->lock);
+    n->n_bytes = n_bytes;
+    keep_text(about->store, sizeof(about->store), kind);
+    keep_text(about->ailment, sizeof(about->ailment), ailment);
+    changed = set_locked(n, n->up, ailment.len > 0, now_us);
+    pthread_mutex_unlock(h->lock);
+    if (changed)
+        announce(h, node);
+}
+
 void health_refused(struct health *h, unsigned node)
 {
     pthread_mutex_lock(h->lock);
@@ -175,6 +208,16 @@ struct health_info health_get(const struct health *h, unsigned node)
     return info;
 }
 
+struct health_about health_get_about(const struct health *h, unsigned node)
+{
+    struct health_about about;
+
+    pthread_mutex_lock(h->lock);
+    about = h->about[node];
+    pthread_mutex_unlock(h->lock);
+    return about;
+}
+
 bool health_up(const struct health *h, unsigned node)
 {
     bool up;
@@ -190,7 +233,7 @@ bool health_fit(const struct health *h, unsigned node)
     bool fit;
 
     pthread_mutex_lock(h->lock);
-    fit = h->nodes[node].up && !h->nodes[node].recovering;
+    fit = health_alive(&h->nodes[node]) && !h->nodes[node].recovering;
     pthread_mutex_unlock(h->lock);
     return fit;
 }

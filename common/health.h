@@ -9,28 +9,43 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/buf.h"
+
 struct health;
 
 struct health_info {
     bool up;
-    uint64_t since_us;         /* mono: of the last change of `up` */
+    uint64_t since_us;         /* mono: of the last change of health_alive(); 0: none yet */
     uint64_t seen_us;          /* mono: of the last answer; 0: never */
     uint64_t latency_us;       /* smoothed time of small calls (EWMA) */
     int last_err;              /* -errno of the last failure, 0 */
     uint64_t node_clock_ms;    /* the node's clock in its last answer ... */
     uint64_t node_clock_at_us; /* ... and when that came, by ours */
     uint64_t incarnation;
-    uint64_t disk_free, disk_total, n_keys; /* from the last ANS_HELLO */
-    bool recovering;                        /* by that, too: it does not vote, and is asked last */
-    bool doubtful;                          /* it answered 503 since: the next HELLO tells why */
+    uint64_t disk_free, disk_total, n_keys, n_bytes; /* from the last ANS_HELLO */
+    bool recovering; /* by that, too: it does not vote, and is asked last */
+    bool ailing;     /* and so is one whose store does not work: health_get_about() tells why */
+    bool doubtful;   /* it failed to do what it should since: the next HELLO tells why */
     uint64_t followed_us; /* mono: the feed follows it without a break since (feed.h); 0: not */
 };
 
 int health_new(unsigned n_nodes, struct health **out); /* all nodes start as up, never seen */
 void health_free(struct health *h);
+/* What a node says of itself in words. */
+struct health_about {
+    char store[32];    /* the kind of its store; empty: not known yet */
+    char ailment[256]; /* why it does not work, printable; empty: it does */
+};
+
+/* Can requests be sent there that it will carry out? */
+static inline bool health_alive(const struct health_info *info)
+{
+    return info->up && !info->ailing;
+}
+
 /*
- * Called after each change of `up`, without the lock, on the thread that found out; two changes may
- * be told at once: look with health_get(). Set before sharing h.
+ * Called after each change of health_alive(), without the lock, on the thread that found out; two
+ * changes may be told at once: look with health_get(). Set before sharing h.
  */
 typedef void health_changed_fn(void *arg, unsigned node);
 void health_watch(struct health *h, health_changed_fn *changed, void *arg);
@@ -48,17 +63,21 @@ void health_answered(struct health *h, unsigned node, uint64_t now_us, uint64_t 
 void health_failed(struct health *h, unsigned node, uint64_t now_us, int err);
 /* A call has waited for health_slow_us(), and so has every other: as if it had timed out. */
 void health_slow(struct health *h, unsigned node, uint64_t now_us);
-/* It answered that it cannot answer (503), as one does that is recovering. */
+/* It answered that it cannot answer: it is recovering (503), its disk fails (500). */
 void health_refused(struct health *h, unsigned node);
 void health_hello(struct health *h, unsigned node, uint64_t disk_free, uint64_t disk_total,
                   uint64_t n_keys, bool recovering);
+/* What it says of its store, with that; kept without what is not printable, or too long. */
+void health_store(struct health *h, unsigned node, uint64_t now_us, uint64_t n_bytes,
+                  struct span kind, struct span ailment);
 
 /* The feed follows it, from since_us on; 0: no longer. */
 void health_follow(struct health *h, unsigned node, uint64_t since_us);
 
 bool health_up(const struct health *h, unsigned node);
-bool health_fit(const struct health *h, unsigned node); /* up, and not recovering: it votes */
+bool health_fit(const struct health *h, unsigned node); /* alive, and not recovering: it votes */
 struct health_info health_get(const struct health *h, unsigned node);
+struct health_about health_get_about(const struct health *h, unsigned node);
 /*
  * How long to wait for this node before asking another one as well: a few times its usual latency,
  * HEALTH_HEDGE_MIN_US..MAX.

@@ -60,7 +60,8 @@ struct cluster {
     bool closing;
 
     pthread_mutex_t log_lock;
-    bool *logged_up; /* by node; under log_lock */
+    bool *logged_up;        /* by node; under log_lock, as is: */
+    uint64_t *went_down_us; /* mono */
 
     unsigned n_ios;
     struct io ios[];

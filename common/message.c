@@ -328,7 +328,8 @@ static bool answer_is_well_formed(const struct answer *a)
     if (a->known.len != (size_t)KNOWN_LEN * a->n_known || a->kind < ANS_PROMISE ||
         a->kind > ANS_KEYS)
         return false;
-    if (a->recovering > NODE_COFOUNDER)
+    if (a->recovering > NODE_COFOUNDER || a->store.len > HELLO_TEXT_MAX ||
+        a->ailment.len > HELLO_TEXT_MAX)
         return false;
     if (a->kind == ANS_DIGEST && (a->n_digests != (a->same ? 0 : DIGEST_GROUPS) ||
                                   a->digests.len != (size_t)DIGEST_LEN * a->n_digests))
@@ -394,7 +395,10 @@ void answer_encode(struct buf *out, struct span key, const struct answer *a)
         buf_u64(out, a->disk_free);
         buf_u64(out, a->disk_total);
         buf_u64(out, a->n_keys);
+        buf_u64(out, a->n_bytes);
         buf_u8(out, a->recovering);
+        buf_bytes16(out, a->store);
+        buf_bytes16(out, a->ailment);
         break;
     case ANS_ERROR:
         buf_u32(out, a->status);
@@ -441,7 +445,10 @@ static void get_answer_fields(struct cursor *c, struct span key, struct answer *
         a->disk_free = cursor_u64(c);
         a->disk_total = cursor_u64(c);
         a->n_keys = cursor_u64(c);
+        a->n_bytes = cursor_u64(c);
         a->recovering = cursor_u8(c);
+        a->store = cursor_bytes16(c);
+        a->ailment = cursor_bytes16(c);
         break;
     case ANS_ERROR:
         a->status = cursor_u32(c);

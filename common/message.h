@@ -54,6 +54,8 @@ enum node_state {
     NODE_COFOUNDER = 2,
 };
 
+#define HELLO_TEXT_MAX 255u
+
 struct message {
     enum message_kind kind;
     uint32_t flags;
@@ -90,7 +92,7 @@ enum answer_kind {
     ANS_STATE,      /* READ: record, value; peek */
     ANS_NEED_VALUE, /* SAME_VALUE, but that version is not here */
     ANS_LIST,       /* entries follow the head, see message_entry_next(); more */
-    ANS_HELLO,      /* floor, disk_free, disk_total, n_keys */
+    ANS_HELLO,      /* floor, state, and what is known of the store */
     ANS_ERROR,      /* status, text */
     ANS_DIGEST,     /* same; else n_digests of the groups, or of the group's buckets */
     ANS_KEYS,       /* entries follow the head, as those of LIST; more, next */
@@ -138,8 +140,10 @@ struct answer {
     bool more;
     struct span next; /* KEYS: start_after of the next page; a page may have no entries at all */
     uint64_t floor;   /* HELLO: counters reserved by this node's promises */
-    uint64_t disk_free, disk_total, n_keys;
+    uint64_t disk_free, disk_total, n_keys, n_bytes;
     uint8_t recovering;  /* HELLO: enum node_state */
+    struct span store;   /* HELLO: its kind, "rocksdb"; at most HELLO_TEXT_MAX bytes, as is: */
+    struct span ailment; /* HELLO: why the node's store does not work, for people; empty: it does */
     bool same;           /* DIGEST: as the request's */
     uint32_t n_digests;  /* DIGEST: DIGEST_GROUPS where not the same, else 0 */
     struct span digests; /* n_digests times u64; see answer_digest() */

@@ -59,31 +59,41 @@ void peers_json_name(struct json *j, const struct config *cfg, unsigned node)
 void peers_json_state(struct json *j, struct cluster *c, unsigned node)
 {
     struct health_info h = health_get(cluster_health(c), node);
+    struct health_about about = health_get_about(cluster_health(c), node);
+    const char *error = NULL;
     struct err why;
-    bool differs;
+    bool differs = cluster_ring_differs(c, node, &why);
 
     json_key(j, "alive");
-    json_bool(j, h.up && h.seen_us != 0);
+    json_bool(j, health_alive(&h) && h.seen_us != 0);
     if (h.since_us != 0) {
         json_key(j, "since");
         peers_json_moment(j, h.since_us);
     }
-    differs = h.up && cluster_ring_differs(c, node, &why);
-    if (differs) {
-        json_key(j, "ring_differs");
-        json_bool(j, true);
-    }
-    if (differs || !h.up) {
+    if (!h.up)
+        error = strerror(-h.last_err);
+    else if (differs)
+        error = why.msg;
+    else if (h.ailing)
+        error = about.ailment;
+    if (error != NULL) {
         json_key(j, "last_error");
-        json_str(j, span_str(differs ? why.msg : strerror(-h.last_err)));
+        json_str(j, span_str(error));
     }
     if (h.seen_us == 0)
         return;
+    json_key(j, "ring_agrees");
+    json_bool(j, !differs);
+    if (about.store[0] != '\0') {
+        json_key(j, "store");
+        json_str(j, span_str(about.store));
+    }
     add_number(j, "latency_us", h.latency_us);
     peers_json_hex(j, "incarnation", h.incarnation);
     json_key(j, "recovering");
     json_bool(j, h.recovering);
     add_number(j, "keys", h.n_keys);
+    add_number(j, "bytes", h.n_bytes);
     add_number(j, "disk_free", h.disk_free);
     add_number(j, "disk_total", h.disk_total);
 }
@@ -97,6 +107,13 @@ void peers_json_ring(struct json *j, const struct config *cfg)
     json_str(j, span_str(config_hash_name(cfg)));
     add_number(j, "replication_factor", cfg->replication_factor);
     peers_json_hex(j, "fingerprint", ring_fingerprint(cfg->ring));
+    json_key(j, "share");
+    json_begin(j, '{');
+    for (unsigned i = 0; i < cfg->n_nodes; i++) {
+        json_key(j, cfg->nodes[i].id);
+        json_double(j, ring_share(cfg->ring, i));
+    }
+    json_end(j, '}');
     json_end(j, '}');
 }
 
@@ -112,6 +129,6 @@ void peers_metrics(struct buf *out, struct cluster *c, unsigned self)
             continue;
         buf_add_str(out, "kvfs_peer_up{node=\"");
         prom_label(out, cfg->nodes[i].id);
-        buf_addf(out, "\"} %d\n", h.up && h.seen_us != 0);
+        buf_addf(out, "\"} %d\n", health_alive(&h) && h.seen_us != 0);
     }
 }

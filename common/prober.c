@@ -92,7 +92,7 @@ static void on_timer(struct timer *t)
     };
     bool urgent = self_state(p, &args.incarnation, &args.state);
 
-    if (!urgent && info.up && !info.recovering && !info.doubtful && info.seen_us != 0 &&
+    if (!urgent && health_alive(&info) && !info.recovering && !info.doubtful && info.seen_us != 0 &&
         now < info.seen_us + HEALTH_PROBE_US && now < pr->heard_us + REFRESH_US) {
         uint64_t refresh_us = pr->heard_us + REFRESH_US, probe_us = info.seen_us + HEALTH_PROBE_US;
 

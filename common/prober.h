@@ -1,8 +1,8 @@
 /*
- * prober.h - keeps health current: sends HELLO to each node that is down, recovering (or seems to
- * be), or was not heard of for HEALTH_PROBE_US, and every two seconds to those that answer other
- * traffic; one at a time per node. Lives on one loop; all calls on its thread, or while it does not
- * run.
+ * prober.h - keeps health current: sends HELLO to each node that is down, ailing, recovering (or
+ * seems to be), or was not heard of for HEALTH_PROBE_US, and every two seconds to those that answer
+ * other traffic; one at a time per node. Lives on one loop; all calls on its thread, or while it
+ * does not run.
  *
  * A node that recovers gets one each HEALTH_PROBE_RECOVERING_US, and while this process is such a
  * node, every node does: what they answer is what the recovery waits for.

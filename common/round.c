@@ -306,11 +306,14 @@ static void leg_tell_health(const struct leg *leg, size_t answer_len)
     if (leg->body != NULL) {
         health_answered(c->opts.health, leg->node, now, now - leg->sent_us, large,
                         leg->ans.clock_ms, leg->ans.incarnation);
-        if (leg->err == 0 && leg->ans.kind == ANS_HELLO)
+        if (leg->err == 0 && leg->ans.kind == ANS_HELLO) {
             health_hello(c->opts.health, leg->node, leg->ans.disk_free, leg->ans.disk_total,
                          leg->ans.n_keys, leg->ans.recovering == NODE_RECOVERING);
-        else if (leg->ans.kind == ANS_ERROR && leg->ans.status == 503)
+            health_store(c->opts.health, leg->node, now, leg->ans.n_bytes, leg->ans.store,
+                         leg->ans.ailment);
+        } else if (leg->ans.kind == ANS_ERROR && leg->ans.status >= 500) {
             health_refused(c->opts.health, leg->node);
+        }
     } else if (transport_err_of_node(leg->err) && (leg->err != -ETIMEDOUT || now >= leg->slow_us)) {
         /* A call that was given little time proves nothing by running out of it. */
         health_failed(c->opts.health, leg->node, now, leg->err);

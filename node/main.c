@@ -248,6 +248,13 @@ static void on_store_damage(void *arg)
     (void)kill(getpid(), SIGUSR1);
 }
 
+static int open_watch(struct service *s, struct err *err)
+{
+    int r = watch_new(s->store, s->clock, on_store_damage, NULL, &s->watch);
+
+    return r == 0 ? 0 : err_set(err, r, "cannot watch the store: %s", strerror(-r));
+}
+
 static int open_changes(struct service *s, struct err *err)
 {
     uint64_t life;
@@ -267,6 +274,7 @@ static int open_replica(struct node *n, struct err *err)
         .cfg = n->cfg,
         .store = s->store,
         .placed_by = buf_span(&n->placed_by),
+        .watch = s->watch,
         .clock = s->clock,
         .max_value_size = n->cfg->max_value_size,
         .distrusted = n->distrusted,
@@ -299,8 +307,7 @@ static int open_replica(struct node *n, struct err *err)
         if (r != 0)
             return err_set(err, r, "%s: cannot be marked: %s", n->data, strerror(-r));
     }
-    r = watch_new(s->store, s->clock, on_store_damage, NULL, &s->watch);
-    return r == 0 ? 0 : err_set(err, r, "cannot watch the store: %s", strerror(-r));
+    return 0;
 }
 
 static int open_cluster(struct node *n, struct err *err)
@@ -394,6 +401,8 @@ static int node_start(struct node *n, struct err *err)
         r = open_store(n, err);
         if (r == 0)
             r = check_placement(n, err);
+        if (r == 0)
+            r = open_watch(&n->service, err);
         if (r == 0)
             r = open_changes(&n->service, err);
         if (r == 0)

@@ -258,7 +258,7 @@ out:
 static int hello_stats(struct replica *r, struct answer *a)
 {
     struct store *s = r->opts.store;
-    struct store_stats stats;
+    struct store_stats stats = {0};
     bool empty = false;
     int err = s->ops->stats(s, &stats);
 
@@ -269,7 +269,9 @@ static int hello_stats(struct replica *r, struct answer *a)
         return err;
     a->disk_free = stats.disk_free;
     a->disk_total = stats.disk_total;
+    a->n_bytes = stats.n_bytes;
     a->n_keys = stats.n_keys;
+    a->store = span_str(s->ops->kind);
     if (replica_recovering(r))
         a->n_keys = empty ? 0 : stats.n_keys > 0 ? stats.n_keys : 1;
     return 0;
@@ -281,6 +283,7 @@ static int hello(struct replica_request *rq, struct reply *out)
     const struct message *m = &rq->m;
     bool of_peer = m->node != MESSAGE_NODE_NONE && m->node != r->opts.self;
     struct answer a = {.kind = ANS_HELLO};
+    struct err ailment;
     int err = 0;
 
     if (of_peer && m->node >= ring_n_nodes(r->opts.ring))
@@ -296,6 +299,8 @@ static int hello(struct replica_request *rq, struct reply *out)
      * sender's new life, and what was promised until then is below this floor.
      */
     a.floor = promises_floor(r->promises);
+    if (r->opts.watch != NULL && watch_explain(r->opts.watch, &ailment) < 0)
+        a.ailment = span_of(ailment.msg, strnlen(ailment.msg, HELLO_TEXT_MAX));
     if (!replica_votes(r)) {
         a.recovering = NODE_RECOVERING;
         if (replica_superseded(r) && a.n_keys == 0)

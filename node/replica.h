@@ -17,6 +17,7 @@
 #include "node/digests.h"
 #include "node/incarnations.h"
 #include "node/store.h"
+#include "node/watch.h"
 
 struct replica;
 
@@ -30,6 +31,7 @@ struct replica_opts {
      * (placement.h): every request is answered as from a node of another ring. Empty: it is this.
      */
     struct span placed_by;
+    struct watch *watch; /* what HELLO says of the store's health; NULL: that it is well */
     struct clock *clock;
     struct changes *changes; /* is told of all that is stored; NULL: nobody cares */
     uint64_t seed;           /* makes the incarnation of a new store */

@@ -393,6 +393,22 @@ int rocks_n_keys(struct rocks *r, enum rocks_family family, uint64_t *out)
                : -EIO;
 }
 
+int rocks_size(struct rocks *r, uint64_t *out)
+{
+    static const char *const parts[] = {"rocksdb.estimate-live-data-size",
+                                        "rocksdb.cur-size-all-mem-tables"};
+    uint64_t sum = 0, n;
+
+    for (unsigned f = 0; f < ROCKS_N_FAMILIES; f++)
+        for (unsigned i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+            if (rocksdb_property_int_cf(r->db, r->families[f], parts[i], &n) != 0)
+                return -EIO;
+            sum += n;
+        }
+    *out = sum;
+    return 0;
+}
+
 /* --- writing --------------------------------------------------------------------------- */
 
 struct rocks_batch *rocks_batch_new(struct rocks *r)

@@ -85,5 +85,7 @@ int rocks_iter_err(struct rocks_iter *it);
 
 /* About how many keys a family has. */
 int rocks_n_keys(struct rocks *r, enum rocks_family family, uint64_t *out);
+/* About how many bytes all families take, those in memory included. 0 or -EIO. */
+int rocks_size(struct rocks *r, uint64_t *out);
 
 #endif

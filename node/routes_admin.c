@@ -85,23 +85,17 @@ static void reply_no_vote(struct service *s, struct exchange *x)
     buf_fini(&text);
 }
 
-static const char *explain_store(int err)
-{
-    return err == -EBADMSG ? "it is damaged, and is about to be set aside" : strerror(-err);
-}
-
 struct task *health_begin(struct service *s, struct exchange *x, struct span rest)
 {
     struct buf text = {0};
     struct json j = {.out = &text};
-    int err;
+    struct err why;
 
     (void)rest;
     if (!only_get(x) || !no_query(x))
         return NULL;
-    err = s->watch == NULL ? 0 : watch_state(s->watch);
-    if (err != 0) {
-        reply_problem(x, 503, "the store does not work: %s", explain_store(err));
+    if (s->watch != NULL && watch_explain(s->watch, &why) < 0) {
+        reply_problem(x, 503, "the store does not work: %s", why.msg);
         return NULL;
     }
     if (s->replica != NULL && !replica_votes(s->replica)) {
@@ -130,18 +124,23 @@ static void add_number(struct json *j, const char *name, uint64_t n)
 static void add_self(struct json *j, struct service *s)
 {
     struct store_stats st;
-    int err = watch_state(s->watch);
+    struct err why;
+    int err = watch_explain(s->watch, &why);
 
     json_key(j, "alive");
     json_bool(j, err == 0);
     json_key(j, "since");
-    peers_json_moment(j, s->started_us);
+    peers_json_moment(j, watch_since_us(s->watch));
     json_key(j, "self");
     json_bool(j, true);
     if (err != 0) {
         json_key(j, "last_error");
-        json_str(j, span_str(explain_store(err)));
+        json_str(j, span_str(why.msg));
     }
+    json_key(j, "ring_agrees");
+    json_bool(j, !cluster_ring_differs(s->cluster, s->self, &why));
+    json_key(j, "store");
+    json_str(j, span_str(s->store->ops->kind));
     peers_json_hex(j, "incarnation", replica_incarnation(s->replica));
     json_key(j, "recovering");
     json_bool(j, !replica_votes(s->replica) ||
@@ -150,6 +149,8 @@ static void add_self(struct json *j, struct service *s)
         return;
     json_key(j, "keys");
     json_u64(j, st.n_keys);
+    json_key(j, "bytes");
+    json_u64(j, st.n_bytes);
     json_key(j, "disk_free");
     json_u64(j, st.disk_free);
     json_key(j, "disk_total");

@@ -35,6 +35,7 @@ struct store_item {
 struct store_stats {
     /* bytes of the file system below, bytes, live estimate */
     uint64_t disk_free, disk_total, n_keys;
+    uint64_t n_bytes; /* about what keys, records and values take */
 };
 
 struct store_ops {
@@ -82,6 +83,7 @@ struct store_ops {
     int (*state_get)(struct store *s, const char *name, struct buf *out);
     int (*state_put)(struct store *s, const char *name, struct span value);
 
+    /* at once: a store behind a network tells what it saw last */
     int (*stats)(struct store *s, struct store_stats *out);
     int (*probe)(struct store *s); /* can it write and sync right now? */
     /*
@@ -90,6 +92,7 @@ struct store_ops {
      */
     int (*damage)(struct store *s, struct err *why);
     void (*close)(struct store *s);
+    const char *kind; /* as --store names it */
 };
 
 struct store {

@@ -63,7 +63,7 @@ struct memory {
     struct store base;
     pthread_mutex_t lock;
     struct tree *root; /* protected by lock, as are the next two */
-    uint64_t n_keys;
+    uint64_t n_keys, n_bytes;
     struct list states;
 };
 
@@ -155,6 +155,15 @@ static void item_unref(struct item *item)
     value_fini(&item->value);
     file_unref(item->file);
     free(item);
+}
+
+/* NULL: nothing. */
+static uint64_t item_size(const struct item *item)
+{
+    if (item == NULL)
+        return 0;
+    return item->key.len + item->record.len + item->value.len +
+           (item->file != NULL ? item->file->size : 0);
 }
 
 static struct tree *tree_ref(struct tree *t)
@@ -378,6 +387,7 @@ static int memory_put(struct store *s, struct span key, struct span record, stru
     if (file != NULL)
         item->file = file;
     m->n_keys += present == NULL;
+    m->n_bytes += item_size(item) - item_size(present);
     old = m->root;
     m->root = root;
 out:
@@ -391,15 +401,18 @@ static int memory_drop(struct store *s, struct span key)
 {
     struct memory *m = memory_of(s);
     struct tree *root = NULL, *old = NULL;
+    const struct item *present;
     int err = 0;
 
     pthread_mutex_lock(&m->lock);
-    if (tree_find(m->root, key) != NULL)
+    present = tree_find(m->root, key);
+    if (present != NULL)
         err = tree_drop(m->root, key, &root);
     else
         root = tree_ref(m->root);
     if (err == 0) {
-        m->n_keys -= tree_find(m->root, key) != NULL;
+        m->n_keys -= present != NULL;
+        m->n_bytes -= item_size(present);
         old = m->root;
         m->root = root;
     }
@@ -523,6 +536,7 @@ static int memory_stats(struct store *s, struct store_stats *out)
         return -errno;
     pthread_mutex_lock(&m->lock);
     out->n_keys = m->n_keys;
+    out->n_bytes = m->n_bytes;
     pthread_mutex_unlock(&m->lock);
     out->disk_free = (uint64_t)info.freeram * info.mem_unit;
     out->disk_total = (uint64_t)info.totalram * info.mem_unit;
@@ -580,6 +594,7 @@ static const struct store_ops memory_ops = {
     .probe = memory_probe,
     .damage = memory_damage,
     .close = memory_close,
+    .kind = "memory",
 };
 
 int store_memory_open(struct store **out)

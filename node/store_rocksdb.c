@@ -377,6 +377,9 @@ static int disk_stats(struct store *base, struct store_stats *out)
     stats.disk_free = (uint64_t)fs.f_bavail * fs.f_frsize;
     stats.disk_total = (uint64_t)fs.f_blocks * fs.f_frsize;
     err = rocks_n_keys(s->rocks, ROCKS_META, &stats.n_keys);
+    if (err == 0)
+        err = rocks_size(s->rocks, &stats.n_bytes);
+    stats.n_bytes += value_dir_size(s->values);
     if (err < 0)
         return err;
     *out = stats;
@@ -421,4 +424,5 @@ const struct store_ops disk_ops = {
     .probe = disk_probe,
     .damage = disk_damage,
     .close = disk_close,
+    .kind = "rocksdb",
 };

@@ -28,6 +28,7 @@ struct value_dir {
     bool sync;
     atomic_bool *broken;
     _Atomic uint64_t next_id;
+    _Atomic uint64_t size; /* of those that were kept */
 };
 
 struct store_file {
@@ -110,12 +111,33 @@ int value_dir_read(struct value_dir *d, uint64_t id)
     return fd < 0 ? -errno : fd;
 }
 
-void value_dir_remove(struct value_dir *d, uint64_t id)
+uint64_t value_dir_size(const struct value_dir *d)
+{
+    return atomic_load(&d->size);
+}
+
+static uint64_t file_size(const struct value_dir *d, const char *name)
+{
+    struct stat st;
+
+    return fstatat(d->fd, name, &st, 0) == 0 ? (uint64_t)st.st_size : 0;
+}
+
+/* kept: it counts as what there is. */
+static void remove_file(struct value_dir *d, uint64_t id, bool kept)
 {
     char name[NAME_LEN];
+    uint64_t size;
 
     file_name(id, name);
-    (void)unlinkat(d->fd, name, 0); /* what stays is swept at the next start */
+    size = kept ? file_size(d, name) : 0;
+    if (unlinkat(d->fd, name, 0) == 0) /* what stays is swept at the next start */
+        atomic_fetch_sub(&d->size, size);
+}
+
+void value_dir_remove(struct value_dir *d, uint64_t id)
+{
+    remove_file(d, id, true);
 }
 
 /* --- what a crash left ----------------------------------------------------------------- */
@@ -189,11 +211,17 @@ int value_dir_sweep(struct value_dir *d, uint64_t *ids, size_t n_ids)
         if (dir == NULL)
             return -errno;
         while ((e = readdir(dir)) != NULL) {
-            if (!parse_name(e->d_name, &id) ||
-                (n_ids > 0 && bsearch(&id, ids, n_ids, sizeof(id), id_cmp) != NULL))
+            char name[NAME_LEN];
+
+            if (!parse_name(e->d_name, &id))
                 continue;
-            value_dir_remove(d, id);
-            n++;
+            if (n_ids > 0 && bsearch(&id, ids, n_ids, sizeof(id), id_cmp) != NULL) {
+                file_name(id, name);
+                atomic_fetch_add(&d->size, file_size(d, name));
+            } else {
+                remove_file(d, id, false);
+                n++;
+            }
         }
         closedir(dir);
     }
@@ -290,6 +318,7 @@ uint64_t value_file_id(const struct store_file *f)
 
 void value_file_keep(struct store_file *f)
 {
+    atomic_fetch_add(&f->dir->size, f->size);
     close(f->fd);
     free(f);
 }
@@ -304,7 +333,7 @@ void value_file_abort(struct store_file *f)
     if (f == NULL)
         return;
     if (!f->left)
-        value_dir_remove(f->dir, f->id);
+        remove_file(f->dir, f->id, false);
     close(f->fd);
     free(f);
 }

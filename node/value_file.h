@@ -32,11 +32,16 @@ void value_dir_close(struct value_dir *d);
 uint64_t value_dir_next_id(struct value_dir *d);
 /* The descriptor, which the caller closes, or -errno. */
 int value_dir_read(struct value_dir *d, uint64_t id);
+/* Bytes of the files that were kept, by this process or before; never blocks. */
+uint64_t value_dir_size(const struct value_dir *d);
 /* Also when it is not there. */
 void value_dir_remove(struct value_dir *d, uint64_t id);
 /* Are there any files at all? 1, 0, -errno. */
 int value_dir_used(struct value_dir *d);
-/* Removes every file whose id is not among these, which it sorts. Returns how many, or -errno. */
+/*
+ * Removes every file whose id is not among these, which it sorts, and counts what the others take.
+ * Returns how many it removed, or -errno.
+ */
 int value_dir_sweep(struct value_dir *d, uint64_t *ids, size_t n_ids);
 
 /* Reserves the space, so that a full disk shows here (-ENOSPC). */

@@ -21,6 +21,7 @@ struct watch {
     pthread_cond_t wake;
     bool stop; /* lock */
     _Atomic int state;
+    _Atomic uint64_t since_us; /* when that last came to be 0, or to be not */
     _Atomic uint64_t begun_us; /* of the probe under way; 0: none */
 };
 
@@ -32,6 +33,8 @@ static void probe(struct watch *w)
     now = w->store->ops->probe(w->store);
     atomic_store(&w->begun_us, 0);
     atomic_store(&w->state, now);
+    if ((now == 0) != (was == 0))
+        atomic_store(&w->since_us, w->clock->mono_us(w->clock));
     if (now != 0 && was == 0)
         log_event(LOG_LEVEL_ERROR, "store-failed", "error=%s",
                   log_quote(strerror(-now), strlen(strerror(-now))));
@@ -75,6 +78,7 @@ int watch_new(struct store *store, struct clock *clock, void (*on_damage)(void *
     w->clock = clock;
     w->on_damage = on_damage;
     w->arg = arg;
+    w->since_us = clock->mono_us(clock);
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->wake, NULL);
     probe(w);
@@ -111,4 +115,22 @@ int watch_state(struct watch *w)
     if (begun != 0 && w->clock->mono_us(w->clock) - begun > WATCH_STUCK_US)
         return -ETIMEDOUT;
     return w->store->ops->damage(w->store, NULL) < 0 ? -EBADMSG : atomic_load(&w->state);
+}
+
+int watch_explain(struct watch *w, struct err *why)
+{
+    int err = watch_state(w);
+
+    if (err == -EBADMSG)
+        err_set(why, err, "it is damaged, and is about to be set aside");
+    else if (err == -ETIMEDOUT)
+        err_set(why, err, "a write has not come back for %u s", WATCH_STUCK_US / 1000000);
+    else if (err < 0)
+        err_set(why, err, "%s", strerror(-err));
+    return err;
+}
+
+uint64_t watch_since_us(struct watch *w)
+{
+    return atomic_load(&w->since_us);
 }

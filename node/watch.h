@@ -19,6 +19,10 @@ void watch_free(struct watch *w); /* joins; waits for a probe that is under way 
  * been stuck in the disk for long. Does not block on the disk.
  */
 int watch_state(struct watch *w);
+/* The same, with the reason for people where it is not 0. */
+int watch_explain(struct watch *w, struct err *why);
+/* Monotonic: since when it is well, or not. */
+uint64_t watch_since_us(struct watch *w);
 
 #define WATCH_PERIOD_US 3000000u
 #define WATCH_STUCK_US 10000000u

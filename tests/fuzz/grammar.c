@@ -280,8 +280,10 @@ void grammar_answer(struct input *in, enum answer_kind wanted, uint64_t clock_ms
     if (how & 128) {
         a.more = answers[kind].has_entries;
         a.n_entries += input_u8(in) == 0xff;
-        a.floor = a.disk_free = a.n_keys = pick_number(in);
+        a.floor = a.disk_free = a.n_keys = a.n_bytes = pick_number(in);
         a.recovering = input_u8(in) % 3;
+        a.store = span_str("made up");
+        a.ailment = a.more ? span_str("it burns") : (struct span){0};
         if (a.kind == ANS_KEYS)
             a.next = pick_key(in);
     }

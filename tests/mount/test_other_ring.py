@@ -73,7 +73,7 @@ def minority(t, c):
             def row():
                 return request(GATEWAY, "GET", "/status").json()["nodes"][2]
 
-            wait_until(lambda: row().get("ring_differs"), 5, "the gateway's /status")
+            wait_until(lambda: row().get("ring_agrees") is False, 5, "the gateway's /status")
             eq(row()["last_error"], sentence)
             eq(request(GATEWAY, "GET", "/kv/f").body, b"two of three")
         finally:

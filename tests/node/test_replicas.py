@@ -124,7 +124,7 @@ def other_ring(t):
             c.config_path = right
 
             def differ(node):
-                return [n.get("ring_differs", False) for n in c.http("GET", "/status", node=node).json()["nodes"]]
+                return [n.get("ring_agrees") is False for n in c.http("GET", "/status", node=node).json()["nodes"]]
 
             c.wait_ready(3)
             wait_until(lambda: differ(1) == differ(2) == [False, False, True], 5, "node-3 is named by the others")

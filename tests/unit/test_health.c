@@ -252,6 +252,33 @@ static void a_node_that_cannot_answer_is_doubtful_until_its_next_hello(void **st
     assert_false(health_get(w->h, 1).doubtful);
 }
 
+static void a_node_whose_store_fails_is_up_and_not_alive(void **state)
+{
+    struct world *w = *state;
+    struct health_info info;
+
+    answered(w, 1, 1000, 100);
+    health_store(w->h, 1, 2000, 77, span_str("rocksdb"), span_str("I/O\nerror \xff"));
+    info = health_get(w->h, 1);
+    assert_true(health_up(w->h, 1));
+    assert_false(health_alive(&info));
+    assert_false(health_fit(w->h, 1));
+    assert_int_equal(info.since_us, 2000);
+    assert_int_equal(info.n_bytes, 77);
+    assert_string_equal(health_get_about(w->h, 1).store, "rocksdb");
+    assert_string_equal(health_get_about(w->h, 1).ailment, "I/O?error ?");
+    assert_int_equal(w->n_changes, 1);
+    answered(w, 1, 3000, 100); /* it answers, and is no better */
+    health_failed(w->h, 1, 3000000, -ECONNREFUSED);
+    assert_int_equal(health_get(w->h, 1).since_us, 2000); /* of no use since then */
+    answered(w, 1, 4000000, 100);
+    assert_int_equal(w->n_changes, 1);
+    health_store(w->h, 1, 5000000, 77, span_str("rocksdb"), (struct span){0});
+    assert_true(health_fit(w->h, 1));
+    assert_int_equal(health_get(w->h, 1).since_us, 5000000);
+    assert_int_equal(w->n_changes, 2);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -262,6 +289,7 @@ int main(void)
         T(a_node_that_answers_other_calls_is_not_down_for_one_that_hangs),
         T(each_change_is_told_once),
         T(what_hello_tells_is_kept_per_node),
+        T(a_node_whose_store_fails_is_up_and_not_alive),
         T(latency_starts_at_the_first_call_and_follows_slowly),
         T(a_large_answer_says_nothing_of_latency),
         T(a_hedge_waits_four_times_the_usual_within_bounds),

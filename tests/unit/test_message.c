@@ -124,7 +124,10 @@ static void make_answers(struct world *w)
     a[9].disk_free = 2;
     a[9].disk_total = 3;
     a[9].n_keys = 4;
+    a[9].n_bytes = 5;
     a[9].recovering = NODE_COFOUNDER;
+    a[9].store = span_str("rocksdb");
+    a[9].ailment = span_str("Input/output error");
     a[10].kind = ANS_ERROR;
     a[10].status = 421;
     a[10].text = span_str("not a replica");
@@ -264,7 +267,10 @@ static void assert_same_answer(const struct answer *a, const struct answer *b)
     assert_int_equal(a->disk_free, b->disk_free);
     assert_int_equal(a->disk_total, b->disk_total);
     assert_int_equal(a->n_keys, b->n_keys);
+    assert_int_equal(a->n_bytes, b->n_bytes);
     assert_int_equal(a->recovering, b->recovering);
+    assert_span(a->store, b->store);
+    assert_span(a->ailment, b->ailment);
     assert_span(a->next, b->next);
     assert_int_equal(a->same, b->same);
     assert_int_equal(a->n_digests, b->n_digests);
@@ -581,8 +587,10 @@ static void what_repair_cannot_answer_is_refused(void **state)
 {
     struct world *w = *state;
     const size_t at_fields = 29 + 2 * 12; /* behind the known nodes */
-    struct buf b = {0};
+    struct buf b = {0}, text = {0};
 
+    for (unsigned i = 0; i <= HELLO_TEXT_MAX; i++)
+        buf_u8(&text, 'x');
     answer_encode(&b, span_str(KEY), &w->answers[12]); /* DIGEST: not the same, and why */
     assert_int_equal(decode_with(&b, at_fields, 1, 1, decode_answer), -EBADMSG);
     assert_int_equal(decode_with(&b, at_fields + 1, DIGEST_GROUPS - 1, 4, decode_answer), -EBADMSG);
@@ -597,7 +605,15 @@ static void what_repair_cannot_answer_is_refused(void **state)
     assert_int_equal(decode_with(&b, at_fields, 0, 1, decode_answer), -EBADMSG);
     buf_clear(&b);
     answer_encode(&b, span_str(KEY), &w->answers[9]); /* HELLO */
-    assert_int_equal(decode_with(&b, b.len - 9, NODE_COFOUNDER + 1, 1, decode_answer), -EBADMSG);
+    assert_int_equal(decode_with(&b, at_fields + 5 * 8, NODE_COFOUNDER + 1, 1, decode_answer),
+                     -EBADMSG);
+    buf_clear(&b);
+    answer_encode(&b, span_str(KEY), &w->answers[9]);
+    b.len -= 8 + 2 + w->answers[9].ailment.len;
+    buf_bytes16(&b, buf_span(&text));
+    buf_u64(&b, 0);
+    assert_int_equal(decode_resealed(&b, decode_answer), -EBADMSG);
+    buf_fini(&text);
     buf_fini(&b);
 }
 

@@ -147,6 +147,24 @@ static void a_node_that_recovers_or_seems_to_is_asked_though_it_was_heard_of(voi
     assert_false(health_get(f->h.health, 1).doubtful);
 }
 
+static void a_node_whose_store_fails_is_asked_until_it_is_well(void **state)
+{
+    struct fixture *f = *state;
+    struct answer ill = {.kind = ANS_HELLO, .ailment = span_str("no disk")};
+
+    hand_run(&f->h);
+    hand_answer(&f->h, 0, ill, 5);
+    hello_all(f);
+    hand_run_until(&f->h, HAND_START_US + HEALTH_PROBE_US - 1);
+    for (unsigned i = 0; i < N_NODES; i++)
+        health_answered(f->h.health, i, f->h.now_us, 100, false, 1000, 5);
+    assert_false(health_fit(f->h.health, 0));
+    hand_run_until(&f->h, HAND_START_US + HEALTH_PROBE_US);
+    assert_int_equal(f->h.n_calls, N_NODES + 1);
+    hello_all(f);
+    assert_true(health_fit(f->h.health, 0));
+}
+
 static void while_it_recovers_itself_it_asks_all_ten_times_a_second(void **state)
 {
     struct fixture *f = *state;
@@ -205,6 +223,7 @@ int main(void)
         TEST(every_node_is_asked_at_once_and_then_each_half_second),
         TEST(a_node_that_was_heard_of_is_left_alone),
         TEST(a_node_that_recovers_or_seems_to_is_asked_though_it_was_heard_of),
+        TEST(a_node_whose_store_fails_is_asked_until_it_is_well),
         TEST(while_it_recovers_itself_it_asks_all_ten_times_a_second),
         TEST(a_node_that_fails_is_told_of_and_asked_again),
         TEST(after_the_stop_nothing_is_told_but_that_it_is_idle),

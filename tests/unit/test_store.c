@@ -516,6 +516,8 @@ static void it_tells_its_size_and_that_it_works(void **state)
                          0);
     assert_int_equal(f->s->ops->stats(f->s, &stats), 0);
     assert_int_equal(stats.n_keys, 20);
+    assert_true(stats.n_bytes >= 20 * (sizeof(unsigned) + 1) && stats.n_bytes < 10000000);
+    assert_true(strlen(f->s->ops->kind) > 0);
     assert_true(stats.disk_free > 0 && stats.disk_free <= stats.disk_total);
     assert_int_equal(f->s->ops->probe(f->s), 0);
 }
