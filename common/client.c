@@ -3,8 +3,8 @@
  * asked, deadlines.
  *
  * The parts, in reading order: op.h (op, round, leg), round.c, this file, client_ask.c,
- * read.h (client_read.c, read_peek.c), write.h (client_write.c, write_accept.c, client_settle.c),
- * client_mend.c, background.c, listing.c.
+ * read.h (client_read.c, read_one.c, read_peek.c), write.h (client_write.c, write_accept.c,
+ * client_settle.c), client_mend.c, background.c, listing.c.
  */
 #include "common/client.h"
 

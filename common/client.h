@@ -56,6 +56,17 @@ void op_cancel(struct op *op);
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
+/*
+ * Whose word counts. One replica may be behind, or hold what no majority ever will; what it has is
+ * the answer all the same. That it has nothing is none: then the next is asked, and in the end a
+ * majority.
+ */
+enum read_from {
+    READ_MAJORITY,
+    READ_ONE,         /* the first in ring order that is up and whole */
+    READ_ONE_IN_NEED, /* while a majority is out of reach */
+};
+
 struct read_args {
     struct span key;
     bool want_value;
@@ -67,7 +78,9 @@ struct read_args {
     bool peek; /* is there a live key below key + "/"? */
     /* not none: only this version will do; needs no quorum. -ESTALE when it is gone */
     struct ballot pin;
-    uint32_t timeout_ms; /* 0: the client's */
+    enum read_from from;    /* of no meaning with a pin */
+    struct ballot at_least; /* of one replica's word: an older version is as good as nothing */
+    uint32_t timeout_ms;    /* 0: the client's */
 };
 #define READ_ALL UINT64_MAX
 
@@ -90,6 +103,7 @@ struct read_result {
      * the feed tells of a change (feed.h)
      */
     bool followed;
+    bool lone; /* it is one replica's word: nothing may be decided by it */
 };
 /*
  * res is the client's and finished after done(); steal from it by copying a field out and zeroing

@@ -14,7 +14,7 @@
  *   fetch    the value, pinned to that version, where it did not come along.
  *
  * A read with a pin is only the last of these: whoever holds that version will do, for a version
- * never changes.
+ * never changes. A read that takes one replica's word is read_one.c.
  */
 #include "common/read.h"
 
@@ -119,6 +119,10 @@ static void read_retry(struct read_op *rd)
         read_finish(rd, err);
         return;
     }
+    if (rd->from == READ_ONE_IN_NEED && !read_majority_is_fit(rd->op.c, buf_span(&rd->op.key))) {
+        read_one(rd);
+        return;
+    }
     if (damaged && rd->want_value && !rd->apart) {
         rd->apart = true;
         read_try(rd);
@@ -203,8 +207,7 @@ static bool value_at_hand(const struct read_op *rd)
            rd->res.value_offset + rd->res.value.len >= end;
 }
 
-/* res.rec is what a majority holds. */
-static void read_settled(struct read_op *rd)
+void read_settled(struct read_op *rd)
 {
     const struct record *rec = &rd->res.rec.rec;
 
@@ -425,7 +428,7 @@ static bool leg_brought_newest(const struct round *r, const struct leg *leg)
  * The value is asked of one replica; of another only when that one failed, is behind, or is slow
  * (`hurry`).
  */
-static void read_send(struct read_op *rd, struct round *r, unsigned i, bool hurry)
+void read_send(struct read_op *rd, struct round *r, unsigned i, bool hurry)
 {
     struct message m = {.kind = MSG_READ, .pin = rd->pin};
     const struct leg *asked = &r->legs[rd->value_leg];
@@ -585,6 +588,17 @@ static void on_pinned_answer(struct round *r, struct leg *leg)
     }
 }
 
+/* In need one looks again when those that were asked would count as down. */
+static void read_hedge_later(struct read_op *rd, struct round *r)
+{
+    uint64_t slow_us = round_slow_us(r);
+
+    round_hedge_later(r);
+    if (rd->from == READ_ONE_IN_NEED && rd->op.wake_us == UINT64_MAX &&
+        slow_us > transport_now_us(rd->op.c->opts.transport))
+        op_wake_at(&rd->op, slow_us);
+}
+
 static void read_try(struct read_op *rd)
 {
     struct op *op = &rd->op;
@@ -594,6 +608,7 @@ static void read_try(struct read_op *rd)
 
     client_order(op->c, buf_span(&op->key), rd->nodes);
     rd->value_leg = 0;
+    rd->res.lone = false;
     r = round_new(op, buf_span(&op->key), rd->nodes, rd->n_nodes, rd->n_replicas,
                   pinned ? 1 : ring_majority(ring), pinned ? on_pinned_answer : on_read_answer);
     if (r == NULL) {
@@ -601,7 +616,7 @@ static void read_try(struct read_op *rd)
         return;
     }
     (void)read_top_up(rd, r); /* there are enough: nobody was asked yet */
-    round_hedge_later(r);
+    read_hedge_later(rd, r);
 }
 
 static void read_wake(struct op *op)
@@ -609,13 +624,17 @@ static void read_wake(struct op *op)
     struct read_op *rd = container_of(op, struct read_op, op);
     struct round *r = op->round;
 
+    if (read_one_wake(rd))
+        return;
     if (r == NULL) {
         read_try(rd);
     } else if (r->on_answer == on_read_answer && read_is_met(rd, r)) {
         read_decide(rd, r);
+    } else if (rd->from == READ_ONE_IN_NEED && !read_majority_is_fit(op->c, buf_span(&op->key))) {
+        read_one(rd);
     } else if (round_next(r) < r->n) {
         read_send(rd, r, round_next(r), true);
-        round_hedge_later(r);
+        read_hedge_later(rd, r);
     } else if (r->on_answer == on_mended) {
         read_retry(rd);
     } else if (r->on_answer == on_pinned_answer &&
@@ -631,6 +650,8 @@ struct op *client_read(struct client *c, const struct read_args *args, read_done
     struct read_op *rd = calloc(1, sizeof *rd);
     unsigned n = ring_n_replicas(ring), all = ring_n_nodes(ring);
     uint64_t size = args->want_value && args->length != READ_ALL ? args->length : 0;
+    bool one = args->from != READ_MAJORITY && ballot_is_none(args->pin) &&
+               (args->from == READ_ONE || !read_majority_is_fit(c, args->key));
 
     if (rd == NULL)
         return NULL;
@@ -641,7 +662,7 @@ struct op *client_read(struct client *c, const struct read_args *args, read_done
     rd->answered = calloc(all, sizeof *rd->answered);
     if (rd->nodes == NULL || rd->told == NULL || rd->left == NULL || rd->lives == NULL ||
         rd->answered == NULL ||
-        op_init(&rd->op, c, args->key, OP_OF_KEY, args->timeout_ms, size) < 0) {
+        op_init(&rd->op, c, args->key, one ? OP_OF_NODE : OP_OF_KEY, args->timeout_ms, size) < 0) {
         read_free(rd);
         return NULL;
     }
@@ -651,6 +672,8 @@ struct op *client_read(struct client *c, const struct read_args *args, read_done
     rd->first_length = args->length == READ_ALL ? READ_ALL_FIRST : args->length;
     rd->peek = args->peek;
     rd->pin = args->pin;
+    rd->from = ballot_is_none(args->pin) ? args->from : READ_MAJORITY;
+    rd->at_least = args->at_least;
     rd->done = done;
     rd->arg = arg;
     rd->op.on_end = read_end;
@@ -661,6 +684,9 @@ struct op *client_read(struct client *c, const struct read_args *args, read_done
             if (!ring_is_replica(ring, args->key, i))
                 rd->nodes[rd->n_nodes++] = i;
     }
-    read_try(rd);
+    if (one)
+        read_one(rd);
+    else
+        read_try(rd);
     return &rd->op;
 }

@@ -1,5 +1,5 @@
 /*
- * read.h - the inside of READ (client_read.c and read_peek.c only): one read under way.
+ * read.h - the inside of READ (client_read.c, read_one.c and read_peek.c only): one read under way.
  */
 #ifndef KVFS_COMMON_READ_H
 #define KVFS_COMMON_READ_H
@@ -11,7 +11,8 @@ struct read_op {
     bool want_value, peek;
     uint64_t offset, length;
     uint64_t first_length; /* what is asked for before the size is known */
-    struct ballot pin;
+    struct ballot pin, at_least;
+    enum read_from from;
     read_done_fn *done;
     void *arg;
 
@@ -38,6 +39,20 @@ struct read_op {
 void read_finish(struct read_op *rd, int err);
 /* Does leg i of the asking round say anything of the key, or of what is below it? */
 bool read_leg_counts(const struct round *r, unsigned i);
+
+/* Asks leg i; hurry: whoever was asked for the value before is slow. */
+void read_send(struct read_op *rd, struct round *r, unsigned i, bool hurry);
+/* res.rec is the answer: fetches what is missing of its value, and ends. */
+void read_settled(struct read_op *rd);
+
+/* --- read_one.c: one replica's word ----------------------------------------------------------- */
+
+/* Are a majority of the key's replicas thought to be up and whole? */
+bool read_majority_is_fit(const struct client *c, struct span key);
+/* Starts asking one replica after the other; in the end a READ of a majority decides. */
+void read_one(struct read_op *rd);
+/* The op's timer, while that goes on. False: it is not what it waits for. */
+bool read_one_wake(struct read_op *rd);
 
 /* --- read_peek.c: is there anything below the key? -------------------------------------------- */
 

@@ -21,6 +21,7 @@ struct fs {
     struct listings *listings;
     struct dirtimes *dirtimes;
     struct attr_defaults defaults;
+    bool read_one; /* see fs_opts */
     uint64_t max_value_size;
     struct content_pool pool;  /* the memory of open files */
     struct dir_moves moves;    /* of directories, under way */
@@ -29,6 +30,12 @@ struct fs {
     pthread_mutex_t open_lock; /* of the lists of what is open, to be closed at the end */
     struct list open_files, open_dirs; /* struct handle, struct dir_handle */
 };
+
+/* Whose word a read that decides nothing takes: of `one` where the mount is told so. */
+static inline enum read_from fs_from(const struct fs *fs, enum read_from one)
+{
+    return fs->read_one ? one : READ_MAJORITY;
+}
 
 /* How long what a lookup or open saw may serve the next step of its caller, and an entry of a
  * listing the first lookup by its reader, while he has it open. */
@@ -53,14 +60,18 @@ struct name {
 int name_resolve(struct fs *fs, uint64_t parent, const char *text, struct name *out);
 void name_fini(struct fs *fs, struct name *n);
 
-/* Reads one key: 0 and what was found, -ENOENT when it is not live. */
-int key_find_file(struct fs *fs, struct caller *who, struct span key, struct found *out);
+/* Reads one key: 0 and what was found, -ENOENT when it is not live. from, at_least: read_args's. */
+int key_find_file(struct fs *fs, struct caller *who, struct span key, enum read_from from,
+                  struct ballot at_least, struct found *out);
 /* The same, or the directory that hides it, which *out tells by its kind. */
-int key_find_shown(struct fs *fs, struct caller *who, struct span key, struct found *out);
+int key_find_shown(struct fs *fs, struct caller *who, struct span key, enum read_from from,
+                   struct found *out);
 /* Looks for a directory of this prefix. */
-int key_find_dir(struct fs *fs, struct caller *who, struct span prefix, struct found *out);
+int key_find_dir(struct fs *fs, struct caller *who, struct span prefix, enum read_from from,
+                 struct found *out);
 /* Looks for what shows under a name: the directory, or else the file. */
-int name_find(struct fs *fs, struct caller *who, const struct name *n, struct found *out);
+int name_find(struct fs *fs, struct caller *who, const struct name *n, enum read_from from,
+              struct found *out);
 
 /* name_find(), and what was created here but not stored yet. (fs.c) */
 int fs_find(struct fs *fs, struct caller *who, const struct name *n, struct found *out);
@@ -88,7 +99,8 @@ void fs_hold_name(struct fs *fs, const struct found *found, const struct follow_
                   struct fs_entry *e);
 /* Asks what an inode is now, and keeps it if it may. -ENOENT; -ESTALE: something else. (known.c, as
  * are the next five.) */
-int fs_find_inode(struct fs *fs, struct caller *who, struct inode *in, struct found *out);
+int fs_find_inode(struct fs *fs, struct caller *who, struct inode *in, enum read_from from,
+                  struct found *out);
 /* Asks what a directory is, if the kernel has come by its name without asking and that is not known
  * to be as it was. -ENOENT: it is no longer there. */
 int fs_renew_dir(struct fs *fs, struct caller *who, struct inode *in);

@@ -288,7 +288,7 @@ static int add_shadowed(struct fs *fs, struct caller *who, struct dir_handle *d)
         return 0;
     err = key_of_name(&key, buf_span(&d->prefix), span_str(KEY_SHADOWED), false);
     if (err == 0)
-        err = key_find_file(fs, who, buf_span(&key), &found);
+        err = key_find_file(fs, who, buf_span(&key), READ_MAJORITY, BALLOT_NONE, &found);
     if (err == 0) {
         found.followed = false; /* it was not read under d->mark */
         buf_add_str(&d->names, KEY_SHADOWED);

@@ -274,15 +274,28 @@ void file_moved(struct file *f, struct ballot from, struct ballot to)
 
 /* --- bringing the view up to date ------------------------------------------------------------- */
 
-void file_install(struct fs *fs, struct file *f, uint64_t gen, const struct meta *m,
-                  struct ballot version, struct value *v, bool have_value)
+/*
+ * One replica's word makes way for a majority's whichever is newer, and is not for those who may be
+ * about to change the file.
+ */
+static bool may_install_locked(const struct file *f, const struct found *found)
+{
+    if (file_is_dirty_locked(f))
+        return false;
+    if (!f->known || (f->lone && !found->lone))
+        return true;
+    return ballot_cmp(found->version, f->version) >= 0 && !(found->lone && f->n_writers > 0);
+}
+
+void file_install(struct fs *fs, struct file *f, uint64_t gen, const struct found *found,
+                  struct value *v, bool have_value)
 {
     pthread_mutex_lock(&f->lock);
-    if (f->gen == gen && !file_is_dirty_locked(f) &&
-        (!f->known || ballot_cmp(version, f->version) >= 0)) {
-        if (!f->known || have_value || ballot_cmp(version, f->version) != 0)
-            file_set_base_locked(fs, f, version, m->size, v);
-        f->meta = *m;
+    if (f->gen == gen && may_install_locked(f, found)) {
+        if (!f->known || have_value || ballot_cmp(found->version, f->version) != 0)
+            file_set_base_locked(fs, f, found->version, found->meta.size, v);
+        f->meta = found->meta;
+        f->lone = found->lone;
         f->known = true;
     }
     pthread_mutex_unlock(&f->lock);
@@ -291,12 +304,13 @@ void file_install(struct fs *fs, struct file *f, uint64_t gen, const struct meta
 /* One read for file_refresh(): pinned to what the lookup just saw, if that is known, for that needs
  * one replica only. */
 static int read_base(struct fs *fs, struct caller *who, struct inode *in, struct span key,
-                     bool want, const struct found *seen, struct read_result *out)
+                     bool want, bool one, const struct found *seen, struct read_result *out)
 {
     struct read_args args = {.key = key,
                              .want_value = want,
                              .length = want ? CHUNK_SIZE : 0,
-                             .peek = follow_is_named(fs->follow, in)};
+                             .from = one ? READ_ONE : READ_MAJORITY,
+                             .at_least = follow_told(fs->follow, in, key)};
     int err;
 
     if (seen != NULL) {
@@ -307,6 +321,7 @@ static int read_base(struct fs *fs, struct caller *who, struct inode *in, struct
         read_result_fini(out);
         args.pin = BALLOT_NONE;
     }
+    args.peek = follow_is_named(fs->follow, in);
     err = core_read(fs, who, &args, out);
     if (err == 0 && out->has_child) { /* a directory hides the file now: the kernel has to look */
         follow_set_named(fs->follow, in, 0);
@@ -315,29 +330,41 @@ static int read_base(struct fs *fs, struct caller *who, struct inode *in, struct
     return err;
 }
 
-/* The attributes that came with what was read; mark NULL: it was one replica's word. */
-static void keep_read(struct fs *fs, struct inode *in, struct span key, const struct meta *m,
-                      const struct read_result *res, const struct follow_mark *mark)
+/* mark NULL: the version was known before. */
+static void keep_read(struct fs *fs, struct inode *in, struct span key, const struct found *found,
+                      const struct follow_mark *mark)
 {
-    struct found found = {
-        .kind = INODE_FILE, .meta = *m, .version = res->rec.rec.version, .followed = res->followed};
-
-    follow_saw(fs->follow, in, key, found.version);
+    if (found->lone)
+        return;
+    follow_saw(fs->follow, in, key, found->version);
     if (mark != NULL)
-        follow_keep(fs->follow, in, key, &found, mark);
+        follow_keep(fs->follow, in, key, found, mark);
+}
+
+/* What this caller's last step has just heard of the file; with `one` also what is remembered, or
+ * kept, of it. */
+static bool recall(struct fs *fs, struct caller *who, struct inode *in, bool one, struct found *out)
+{
+    /* Where the kernel walks over names without asking, that may be of an earlier call. */
+    bool there =
+        !follow_is_named(fs->follow, in) &&
+        inode_take_seen(fs->inodes, in, who->pid, core_now_us(), one ? SEEN_TOLD : SEEN_ASKED, out);
+
+    if (one)
+        there = there || follow_recall(fs->follow, in, out);
+    if (there && one)
+        out->lone = true;
+    return there;
 }
 
 /* Asks the cluster for version, attributes and (want) the value, or as much of a large one as a
- * chunk holds. */
-int file_refresh(struct fs *fs, struct caller *who, struct file *f, bool want)
+ * chunk holds; a view that is not dirty becomes that. one: a replica's word will do. */
+static int file_refresh(struct fs *fs, struct caller *who, struct file *f, bool want, bool one)
 {
     struct read_result res = {0};
     struct buf key = {0};
     struct found seen;
-    /* Where the kernel walks over names without asking, that may be of an earlier call. */
-    bool was_seen =
-        !follow_is_named(fs->follow, f->inode) &&
-        inode_take_seen(fs->inodes, f->inode, who->pid, core_now_us(), SEEN_ASKED, &seen);
+    bool was_seen = recall(fs, who, f->inode, one, &seen);
     struct follow_mark mark = {0};
     bool have;
     uint64_t gen;
@@ -350,22 +377,27 @@ int file_refresh(struct fs *fs, struct caller *who, struct file *f, bool want)
         want = false;
     pthread_mutex_unlock(&f->lock);
     if (was_seen && (!want || seen.meta.size == 0)) {
-        file_install(fs, f, gen, &seen.meta, seen.version, &res.value, seen.meta.size == 0);
+        file_install(fs, f, gen, &seen, &res.value, seen.meta.size == 0);
         return 0;
     }
     err = inode_last_key(fs->inodes, f->inode, &key);
     if (err == 0) {
         mark = follow_mark(fs->follow, buf_span(&key), buf_span(&key));
-        err = read_base(fs, who, f->inode, buf_span(&key), want, was_seen ? &seen : NULL, &res);
+        err =
+            read_base(fs, who, f->inode, buf_span(&key), want, one, was_seen ? &seen : NULL, &res);
     }
     if (err == 0 && !record_is_live(&res.rec.rec))
         err = -ENOENT;
     if (err == 0) {
-        struct meta m = meta_of_record(&fs->defaults, &res.rec.rec, false);
+        struct found found = {.kind = INODE_FILE,
+                              .meta = meta_of_record(&fs->defaults, &res.rec.rec, false),
+                              .version = res.rec.rec.version,
+                              .followed = res.followed,
+                              .lone = res.lone || (was_seen && seen.lone)};
 
-        if (S_ISREG(m.mode)) {
-            keep_read(fs, f->inode, buf_span(&key), &m, &res, was_seen ? NULL : &mark);
-            file_install(fs, f, gen, &m, res.rec.rec.version, &res.value, want);
+        if (S_ISREG(found.meta.mode)) {
+            keep_read(fs, f->inode, buf_span(&key), &found, was_seen ? NULL : &mark);
+            file_install(fs, f, gen, &found, &res.value, want);
         } else
             err = -ESTALE; /* replaced by something else: the kernel walks the path again */
     }
@@ -421,10 +453,20 @@ static bool is_loaded(struct file *f)
     return loaded;
 }
 
+static bool has_writers(struct file *f)
+{
+    bool has;
+
+    pthread_mutex_lock(&f->lock);
+    has = f->n_writers > 0;
+    pthread_mutex_unlock(&f->lock);
+    return has;
+}
+
 /* Nearly every program asks for the attributes of what it has just opened: they are known. */
 static void tell_opener_locked(struct fs *fs, struct caller *who, struct file *f)
 {
-    struct found found = {.kind = INODE_FILE, .version = f->version};
+    struct found found = {.kind = INODE_FILE, .version = f->version, .lone = f->lone};
 
     meta_locked(f, &found.meta);
     inode_set_seen(fs->inodes, f->inode, who->pid, core_now_us() + SEEN_US, SEEN_TOLD, &found);
@@ -435,6 +477,7 @@ static int renew(struct fs *fs, struct caller *who, struct file *f, const struct
                  bool truncate)
 {
     bool want = mode->read || (mode->write && !mode->append);
+    bool one = fs->read_one && !mode->write && !has_writers(f);
     int err;
 
     /*
@@ -446,7 +489,7 @@ static int renew(struct fs *fs, struct caller *who, struct file *f, const struct
         if (mode->write && inode_is_gone(fs->inodes, f->inode))
             return -ESTALE;
         asked = want && !truncate && !is_loaded(f) && !may_serve(fs, f);
-        err = file_refresh(fs, who, f, asked);
+        err = file_refresh(fs, who, f, asked, one);
         if (err < 0)
             return err;
         if (!want || truncate || is_loaded(f) || pages_serve(fs, f))
@@ -470,6 +513,7 @@ int file_open(struct fs *fs, struct caller *who, struct file *f, const struct op
         pthread_mutex_unlock(&f->lock); /* a close that failed has just given the view up */
     }
     f->n_open++;
+    f->n_writers += mode->write;
     if (truncate)
         file_empty_locked(fs, who, f);
     tell_opener_locked(fs, who, f);
@@ -482,10 +526,12 @@ void file_open_new(struct fs *fs, const struct caller *who, struct file *f, cons
 {
     pthread_mutex_lock(&f->lock);
     f->n_open++;
+    f->n_writers += mode->write;
     if (!f->known || !file_is_dirty_locked(f)) {
         file_drop_window_locked(f);
         content_fini(&f->base);
         f->known = f->loaded = f->fresh = f->emptied = true;
+        f->lone = false;
         f->meta = *m;
         f->asked.set = 0;
         f->version = version;
@@ -525,13 +571,14 @@ static void discard(struct fs *fs, struct file *f, int why)
     buf_fini(&key);
 }
 
-int file_close(struct fs *fs, struct caller *who, struct file *f)
+int file_close(struct fs *fs, struct caller *who, struct file *f, bool writer)
 {
     bool last, dirty, tried;
     int err;
 
     pthread_mutex_lock(&f->lock);
     last = --f->n_open == 0;
+    f->n_writers -= writer;
     if (last) /* what another close left under way may turn out well */
         (void)file_wait_idle_locked(who, f);
     dirty = file_is_dirty_locked(f);

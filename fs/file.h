@@ -40,6 +40,7 @@
 
 struct fs;
 struct inode;
+struct found;
 
 #define WINDOW_CHUNKS 4u
 #define UNSURE_MAX 8u
@@ -80,10 +81,12 @@ struct file {
     pthread_mutex_t lock;   /* all below */
     pthread_cond_t changed; /* busy fell, or a chunk came */
     unsigned n_open;        /* handles */
+    unsigned n_writers;     /* those among them that may write */
     bool known;             /* the view was set up: by a creation or from the cluster */
     bool busy;              /* somebody works exclusively */
 
     struct ballot version; /* of the base; none: not stored yet, or has to be looked up again */
+    bool lone;             /* that is one replica's word (struct found): no change rests on it */
     uint64_t base_size;    /* while not loaded */
     bool loaded;
     struct content base; /* while loaded */
@@ -123,8 +126,9 @@ int file_open(struct fs *fs, struct caller *who, struct file *f, const struct op
  * just is opened. */
 void file_open_new(struct fs *fs, const struct caller *who, struct file *f, const struct meta *m,
                    struct ballot version, const struct open_mode *mode);
-/* Gives a handle back; the last one stores what was never tried to be stored. */
-int file_close(struct fs *fs, struct caller *who, struct file *f);
+/* Gives a handle back, that may write or not; the last one stores what was never tried to be
+ * stored. */
+int file_close(struct fs *fs, struct caller *who, struct file *f, bool writer);
 
 /* *out: a window into the view, owned by the caller; shorter than asked at the end. */
 int file_read(struct fs *fs, struct caller *who, struct file *f, uint64_t off, size_t len,
@@ -177,14 +181,10 @@ int file_load_held(struct fs *fs, struct caller *who, struct file *f);
 /* The value of one version (none: not known) has another key now, under that version. */
 void file_moved(struct file *f, struct ballot from, struct ballot to);
 
-/* Asks the cluster for version, attributes and (want) the value, or as much of a large one as a
- * chunk holds; a view that is not dirty becomes that. */
-int file_refresh(struct fs *fs, struct caller *who, struct file *f, bool want);
-
 /* What the cluster said becomes the view, unless this mount changed the file since gen, or knows
  * newer. have_value: of the value all, or as much as a chunk holds, is in *v. */
-void file_install(struct fs *fs, struct file *f, uint64_t gen, const struct meta *m,
-                  struct ballot version, struct value *v, bool have_value);
+void file_install(struct fs *fs, struct file *f, uint64_t gen, const struct found *found,
+                  struct value *v, bool have_value);
 
 /* --- between file.c and the other file_*.c; f->lock is held --- */
 uint64_t file_size_locked(const struct file *f);

@@ -50,7 +50,7 @@ static void move_on(struct fs *fs, struct caller *who, struct file *f, struct sp
     struct read_result res = {0};
 
     if (!loaded || core_read(fs, who, &args, &res) == 0)
-        file_install(fs, f, gen, &to->meta, to->version, &res.value, loaded);
+        file_install(fs, f, gen, to, &res.value, loaded);
     read_result_fini(&res);
 }
 

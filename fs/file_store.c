@@ -282,6 +282,7 @@ static void stored_locked(struct fs *fs, struct file *f, struct snapshot *s,
 
     inode_drop_seen(fs->inodes, f->inode);
     f->version = rec->version;
+    f->lone = false;
     f->saved_gen = s->gen;
     f->failed_gen = 0;
     f->pending = f->emptied = false;

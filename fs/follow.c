@@ -399,6 +399,20 @@ bool follow_is_behind(struct follow *f, struct inode *in, struct ballot version)
     return behind;
 }
 
+struct ballot follow_told(struct follow *f, struct inode *in, struct span key)
+{
+    uint64_t hash = hash_xxh3(key);
+    const struct own *own = &f->own[hash % OWN_SLOTS];
+    struct ballot told;
+
+    pthread_mutex_lock(&f->lock);
+    told = kept_locked(in, hash)->told;
+    if (own->hash == hash)
+        told = ballot_max(told, own->version);
+    pthread_mutex_unlock(&f->lock);
+    return told;
+}
+
 /* --- what the kernel holds ------------------------------------------------------------------- */
 
 /* The kernel counts from when it has the answer, by ticks of a clock that stands still in suspend,

@@ -83,6 +83,8 @@ bool follow_recall(struct follow *f, struct inode *in, struct found *out);
 /* A newer version was seen, by whatever means, than this one of in's key. */
 void follow_saw(struct follow *f, struct inode *in, struct span key, struct ballot version);
 bool follow_is_behind(struct follow *f, struct inode *in, struct ballot version);
+/* The newest version of in's key that was heard of; none. Nobody here is to see an older one. */
+struct ballot follow_told(struct follow *f, struct inode *in, struct span key);
 
 /* --- what the kernel holds ------------------------------------------------------------------- */
 

@@ -44,6 +44,7 @@ int fs_new(const struct fs_opts *opts, struct fs **out)
     }
     fs->cluster = opts->cluster;
     fs->defaults = opts->defaults;
+    fs->read_one = opts->read_one;
     fs->max_value_size = cluster_config(opts->cluster)->max_value_size;
     fs->pool.each_max = CONTENT_MEMORY_MAX;
     fs->pool.total_max = CONTENTS_MEMORY_MAX;
@@ -141,7 +142,7 @@ int fs_find(struct fs *fs, struct caller *who, const struct name *n, struct foun
 {
     if (fs_find_pending(fs, n, out))
         return 0;
-    return name_find(fs, who, n, out);
+    return name_find(fs, who, n, READ_MAJORITY, out);
 }
 
 /*
@@ -194,8 +195,8 @@ int fs_lookup(struct fs *fs, struct caller *who, uint64_t parent, const char *te
                               : follow_mark_dir(fs->follow, buf_span(&n.subdir));
         how.by = SEEN_TOLD;
         if (!take_seen(fs, who, &n, SEEN_LISTED, &found) && !fs_find_pending(fs, &n, &found)) {
-            err = name_find(fs, who, &n, &found);
-            how.by = SEEN_ASKED;
+            err = name_find(fs, who, &n, fs_from(fs, READ_ONE_IN_NEED), &found);
+            how.by = found.lone ? SEEN_TOLD : SEEN_ASKED;
         }
         if (err == -ENOENT)
             err = fs_missed(fs, who, n.dir);
@@ -229,7 +230,7 @@ static int getattr_gone(struct fs *fs, struct caller *who, struct inode *in, str
     if (f != NULL && file_known_meta(f, &found.meta)) {
         err = 0;
     } else if (in->kind == INODE_FILE) {
-        err = fs_find_inode(fs, who, in, &found);
+        err = fs_find_inode(fs, who, in, fs_from(fs, READ_ONE_IN_NEED), &found);
         nlink = NLINK;
     }
     if (err == 0)
@@ -243,6 +244,12 @@ static void root_meta(struct fs *fs, struct meta *out)
     pthread_mutex_lock(&fs->root_lock);
     *out = fs->root;
     pthread_mutex_unlock(&fs->root_lock);
+}
+
+/* What a majority says can be kept while the feed lives, and costs less in the end. */
+static enum read_from attr_from(struct fs *fs)
+{
+    return fs_from(fs, follow_is_live(fs->follow) ? READ_ONE_IN_NEED : READ_ONE);
 }
 
 /* The attributes of what has a name; h: as its open file sees them. */
@@ -269,7 +276,7 @@ static int inode_attrs(struct fs *fs, struct caller *who, struct inode *in, stru
     if (known || inode_take_seen(fs->inodes, in, who->pid, core_now_us(), SEEN_TOLD, out) ||
         follow_recall(fs->follow, in, out))
         return 0;
-    return fs_find_inode(fs, who, in, out);
+    return fs_find_inode(fs, who, in, attr_from(fs), out);
 }
 
 int fs_getattr(struct fs *fs, struct caller *who, uint64_t id, struct handle *h, struct stat *out)
@@ -506,7 +513,7 @@ static int truncate_opened(struct fs *fs, struct caller *who, struct inode *in, 
             err = file_store(fs, who, f);
         if (err == 0)
             file_meta(f, out);
-        closed = file_close(fs, who, f);
+        closed = file_close(fs, who, f, true);
         err = err < 0 ? err : closed;
     }
     file_put(fs, f);
@@ -576,7 +583,7 @@ int fs_setattr(struct fs *fs, struct caller *who, uint64_t id, struct handle *h,
 
 int fs_readlink(struct fs *fs, struct caller *who, uint64_t id, struct buf *out)
 {
-    struct read_args args = {.want_value = true, .length = READ_ALL};
+    struct read_args args = {.want_value = true, .length = READ_ALL, .from = fs_from(fs, READ_ONE)};
     struct inode *in = inode_get(fs->inodes, id);
     struct read_result res = {0};
     struct buf key = {0};
@@ -586,6 +593,7 @@ int fs_readlink(struct fs *fs, struct caller *who, uint64_t id, struct buf *out)
         return -ESTALE;
     err = inode_key(fs->inodes, in, &key);
     args.key = buf_span(&key);
+    args.at_least = follow_told(fs->follow, in, args.key);
     if (err == 0)
         err = core_read(fs, who, &args, &res);
     if (err == 0 && (!record_is_live(&res.rec.rec) || !S_ISLNK(res.rec.rec.mode)))

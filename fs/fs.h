@@ -35,6 +35,13 @@ struct dir_handle; /* an open directory */
 struct fs_opts {
     struct cluster *cluster; /* borrowed */
     struct attr_defaults defaults;
+    /*
+     * What only reads takes the word of one replica: the attributes of files while the change feed
+     * does not live, and files opened for reading; also what is kept here, without asking. Names,
+     * and all else on which a change may rest, need a majority; only while that is out of reach a
+     * name is looked up at whoever is there.
+     */
+    bool read_one;
 };
 int fs_new(const struct fs_opts *opts, struct fs **out);
 /* No call is under way. What is still open is closed, and not stored: see fs_flush_all(). */

@@ -135,7 +135,7 @@ static int create_key(struct fs *fs, struct caller *who, const struct name *n, i
     else if (mode.truncate || (mode.append && !mode.read))
         return 0;
     else
-        err = name_find(fs, who, n, &there);
+        err = name_find(fs, who, n, READ_MAJORITY, &there);
     if (err == -ENOENT)
         return 0;
     if (err == 0 && there.kind == INODE_DIR)
@@ -313,7 +313,7 @@ int fs_fsync(struct fs *fs, struct caller *who, struct handle *h)
 
 int fs_release(struct fs *fs, struct caller *who, struct handle *h)
 {
-    int err = file_close(fs, who, h->file);
+    int err = file_close(fs, who, h->file, h->write);
 
     pthread_mutex_lock(&fs->open_lock);
     list_remove(&h->link);

@@ -34,6 +34,7 @@ struct found {
     bool made; /* just now: what had that name before is gone, if it was another file */
     bool has_marker, shadows; /* of a directory */
     bool followed;            /* as in read_result: it may be kept */
+    bool lone; /* one replica's word, or what was kept: it may be old, and decides nothing */
 };
 
 /*

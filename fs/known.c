@@ -17,10 +17,11 @@ int fs_dir_ids(struct fs *fs, uint64_t **out, size_t *n)
 /* --- asking -------------------------------------------------------------------------------- */
 
 static int find_dir(struct fs *fs, struct caller *who, struct inode *in, struct span prefix,
-                    struct found *out)
+                    enum read_from from, struct found *out)
 {
     struct follow_mark mark = follow_mark_dir(fs->follow, prefix);
-    int err = key_find_dir(fs, who, prefix, out);
+    /* Nearly all nodes would be asked for one's word of it. */
+    int err = key_find_dir(fs, who, prefix, from == READ_ONE ? READ_ONE_IN_NEED : from, out);
 
     if (err == 0) {
         inode_set_dir(fs->inodes, in, out);
@@ -34,33 +35,36 @@ static int find_dir(struct fs *fs, struct caller *who, struct inode *in, struct 
  * something else to stand there: then it has to ask.
  */
 static int find_file(struct fs *fs, struct caller *who, struct inode *in, struct span key,
-                     struct found *out)
+                     enum read_from from, struct found *out)
 {
     struct follow_mark mark = follow_mark(fs->follow, key, key);
     bool named = follow_is_named(fs->follow, in);
-    int err = named ? key_find_shown(fs, who, key, out) : key_find_file(fs, who, key, out);
+    struct ballot told = follow_told(fs->follow, in, key);
+    int err = named ? key_find_shown(fs, who, key, from, out)
+                    : key_find_file(fs, who, key, from, told, out);
 
     if (err == 0 &&
         (out->kind == INODE_DIR || (out->meta.mode & S_IFMT) != inode_type(fs->inodes, in))) {
         follow_set_named(fs->follow, in, 0);
         err = -ESTALE;
     }
-    if (err == 0) {
+    if (err == 0 && !out->lone) {
         follow_saw(fs->follow, in, key, out->version);
         follow_keep(fs->follow, in, key, out, &mark);
     }
     return err;
 }
 
-int fs_find_inode(struct fs *fs, struct caller *who, struct inode *in, struct found *out)
+int fs_find_inode(struct fs *fs, struct caller *who, struct inode *in, enum read_from from,
+                  struct found *out)
 {
     struct buf key = {0};
     int err = inode_last_key(fs->inodes, in, &key);
 
     if (err == 0 && in->kind == INODE_DIR)
-        err = find_dir(fs, who, in, buf_span(&key), out);
+        err = find_dir(fs, who, in, buf_span(&key), from, out);
     else if (err == 0)
-        err = find_file(fs, who, in, buf_span(&key), out);
+        err = find_file(fs, who, in, buf_span(&key), from, out);
     buf_fini(&key);
     return err;
 }
@@ -72,7 +76,7 @@ int fs_renew_dir(struct fs *fs, struct caller *who, struct inode *in)
     if (in->id == INODE_ROOT || !follow_is_named(fs->follow, in) || inode_is_gone(fs->inodes, in) ||
         follow_recall(fs->follow, in, &found))
         return 0;
-    return fs_find_inode(fs, who, in, &found);
+    return fs_find_inode(fs, who, in, READ_MAJORITY, &found);
 }
 
 int fs_check_dir(struct fs *fs, struct caller *who, struct inode *dir)
@@ -88,7 +92,7 @@ static bool is_replaced(struct fs *fs, struct caller *who, struct span prefix)
 
     while (prefix.len > 0 && err == -ENOENT) {
         if (prefix.data[--prefix.len] == '/')
-            err = key_find_shown(fs, who, prefix, &found);
+            err = key_find_shown(fs, who, prefix, READ_MAJORITY, &found);
     }
     return err == 0 && found.kind == INODE_FILE;
 }

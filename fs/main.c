@@ -323,6 +323,7 @@ static int make_core(struct program *p)
 {
     struct fs_opts opts = {
         .cluster = p->cluster,
+        .read_one = p->opts.read_one,
         .defaults = {.uid = p->opts.uid, .gid = p->opts.gid, .umask = p->opts.umask}};
     int err = callers_new(&p->mount.callers);
 

@@ -76,12 +76,12 @@ static bool beside(struct span prefix, struct span *key)
 
 /* One read of `key` finds the file, the directory key + "/", or both; the directory wins where it
  * may. */
-static int find_both(struct fs *fs, struct caller *who, struct span key, bool want_dir,
+static int find_both(struct fs *fs, struct caller *who, const struct read_args *args,
                      bool want_file, struct found *out)
 {
-    struct read_args args = {.key = key, .peek = want_dir};
+    struct span key = args->key;
     struct read_result res = {0};
-    int err = core_read(fs, who, &args, &res);
+    int err = core_read(fs, who, args, &res);
     bool live;
 
     if (err < 0)
@@ -91,12 +91,15 @@ static int find_both(struct fs *fs, struct caller *who, struct span key, bool wa
         /* A key that ends in '/' is a marker itself, and nothing that could be shown as a file. */
         *out = found_dir(fs, &res.child, res.child.key.len == key.len + 1,
                          live && key.data[key.len - 1] != '/');
+        out->has_marker = out->has_marker && !res.lone;
         out->followed = res.followed;
+        out->lone = res.lone;
     } else if (live && want_file) {
         *out = (struct found){.kind = INODE_FILE,
                               .meta = meta_of_record(&fs->defaults, &res.rec.rec, false),
                               .version = res.rec.rec.version,
-                              .followed = res.followed};
+                              .followed = res.followed,
+                              .lone = res.lone};
     } else {
         err = -ENOENT;
     }
@@ -105,14 +108,20 @@ out:
     return err;
 }
 
-int key_find_file(struct fs *fs, struct caller *who, struct span key, struct found *out)
+int key_find_file(struct fs *fs, struct caller *who, struct span key, enum read_from from,
+                  struct ballot at_least, struct found *out)
 {
-    return find_both(fs, who, key, false, true, out);
+    struct read_args args = {.key = key, .from = from, .at_least = at_least};
+
+    return find_both(fs, who, &args, true, out);
 }
 
-int key_find_shown(struct fs *fs, struct caller *who, struct span key, struct found *out)
+int key_find_shown(struct fs *fs, struct caller *who, struct span key, enum read_from from,
+                   struct found *out)
 {
-    return find_both(fs, who, key, true, true, out);
+    struct read_args args = {.key = key, .peek = true, .from = from};
+
+    return find_both(fs, who, &args, true, out);
 }
 
 /* A directory that no single key stands beside: is anything listed below its prefix? */
@@ -138,12 +147,13 @@ static int find_by_listing(struct fs *fs, struct caller *who, struct span prefix
     return err;
 }
 
-int key_find_dir(struct fs *fs, struct caller *who, struct span prefix, struct found *out)
+int key_find_dir(struct fs *fs, struct caller *who, struct span prefix, enum read_from from,
+                 struct found *out)
 {
-    struct span key;
+    struct read_args args = {.peek = true, .from = from};
 
-    if (beside(prefix, &key))
-        return find_both(fs, who, key, true, false, out);
+    if (beside(prefix, &args.key))
+        return find_both(fs, who, &args, false, out);
     return find_by_listing(fs, who, prefix, out);
 }
 
@@ -183,11 +193,14 @@ int fs_has_dir(struct fs *fs, struct caller *who, struct span prefix)
     return err;
 }
 
-int name_find(struct fs *fs, struct caller *who, const struct name *n, struct found *out)
+int name_find(struct fs *fs, struct caller *who, const struct name *n, enum read_from from,
+              struct found *out)
 {
+    struct read_args args = {.key = buf_span(&n->file), .peek = n->subdir.len > 0, .from = from};
+
     if (n->file.len == 0)
-        return key_find_dir(fs, who, buf_span(&n->subdir), out);
-    return find_both(fs, who, buf_span(&n->file), n->subdir.len > 0, true, out);
+        return key_find_dir(fs, who, buf_span(&n->subdir), from, out);
+    return find_both(fs, who, &args, true, out);
 }
 
 /* --- making and removing ---------------------------------------------------------------------- */

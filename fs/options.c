@@ -32,7 +32,9 @@ const char options_usage[] =
     "while the nodes\n"
     "                        tell of changes (1); 0: nothing is kept, neither by the mount\n"
     "  -o timeout=S          seconds after which a call without a quorum of nodes fails (5)\n"
-    "  -o read=quorum        who answers reads: a majority of the replicas\n"
+    "  -o read=quorum|one    who answers reads: a majority of the replicas; or the first live one, "
+    "cheaper:\n"
+    "                        it may be old\n"
     "  -o max_threads=N      calls that may wait for nodes at a time (1024)\n"
     "  -h, --help            this text\n"
     "  -V, --version         the version\n"
@@ -115,10 +117,11 @@ static int set_max_threads(struct options *o, const char *value, struct err *err
 
 static int set_read(struct options *o, const char *value, struct err *err)
 {
-    (void)o;
-    if (value != NULL && strcmp(value, "quorum") == 0)
+    o->read_one = value != NULL && strcmp(value, "one") == 0;
+    if (o->read_one || (value != NULL && strcmp(value, "quorum") == 0))
         return 0;
-    return err_set(err, -EINVAL, "option read: '%s' is not quorum", value != NULL ? value : "");
+    return err_set(err, -EINVAL, "option read: '%s' is neither quorum nor one",
+                   value != NULL ? value : "");
 }
 
 static int set_allow_other(struct options *o, const char *value, struct err *err)

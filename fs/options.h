@@ -16,6 +16,7 @@ struct options {
     double attr_timeout_s;
     uint32_t timeout_ms;
     unsigned max_threads;
+    bool read_one;
     struct buf fuse; /* options that are the kernel's, separated by commas, with a NUL */
 };
 

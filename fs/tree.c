@@ -195,7 +195,7 @@ static int remove_dir(struct fs *fs, struct caller *who, struct span prefix)
     int err = marker_take(fs, who, prefix, &marker);
 
     if (err == 0) {
-        err = key_find_dir(fs, who, prefix, &found);
+        err = key_find_dir(fs, who, prefix, READ_MAJORITY, &found);
         if (err == -ENOENT) {
             err = 0;
         } else { /* also where it cannot be known */

@@ -47,7 +47,7 @@ static int read_record(struct fs *fs, struct caller *who, uint64_t id, struct re
         err = f != NULL ? 0 : -ENOENT;
         file_put(fs, f);
     } else if (err == 0 && key.len > 0) { /* the root has no record, and so no attributes */
-        struct read_args args = {.key = buf_span(&key)};
+        struct read_args args = {.key = buf_span(&key), .from = fs_from(fs, READ_ONE_IN_NEED)};
 
         err = core_read(fs, who, &args, out);
     }

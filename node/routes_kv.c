@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "common/status.h"
+#include "node/query.h"
 #include "node/value_stream.h"
 
 #define FIRST_LEN CHUNK_SIZE
@@ -341,9 +342,28 @@ static void get_free(struct task *t)
 
 static const struct task_ops get_ops = {NULL, get_end, get_free};
 
+/* ?read=one or ?read=quorum. False: it has replied. */
+static bool take_from(struct exchange *x, enum read_from *out)
+{
+    struct query_param read = {.name = "read", .max = sizeof("quorum")};
+    struct err why;
+    int err = query_parse(exchange_query(x), &read, 1, &why);
+    struct span value = buf_span(&read.value);
+    bool one = span_eq(value, span_str("one"));
+
+    if (err == 0 && read.given && !one && !span_eq(value, span_str("quorum")))
+        err = err_set(&why, -EINVAL, "read is one or quorum");
+    query_fini(&read, 1);
+    if (err != 0)
+        reply_problem(x, 400, "%s", why.msg);
+    *out = one ? READ_ONE : READ_MAJORITY;
+    return err == 0;
+}
+
 struct task *kv_begin(struct service *s, struct exchange *x, struct span rest)
 {
     const char *method = exchange_method(x);
+    enum read_from from;
     struct buf key = {0};
     struct kv_get *g;
 
@@ -353,7 +373,7 @@ struct task *kv_begin(struct service *s, struct exchange *x, struct span rest)
         reply_not_allowed(x, "GET, HEAD, PUT, DELETE, POST");
         return NULL;
     }
-    if (!no_query(x) || !kv_take_key(s, x, rest, &key))
+    if (!take_from(x, &from) || !kv_take_key(s, x, rest, &key))
         return NULL;
     g = task_new(sizeof(*g), &get_ops, s, x);
     if (g == NULL) {
@@ -362,6 +382,7 @@ struct task *kv_begin(struct service *s, struct exchange *x, struct span rest)
     }
     g->key = key;
     g->args.key = buf_span(&g->key);
+    g->args.from = from;
     g->head = strcmp(method, "HEAD") == 0;
     if (!g->head && exchange_header_count(x, "Range") == 1)
         g->range = range_parse(exchange_header(x, "Range"));
