@@ -498,6 +498,14 @@ static int renew(struct fs *fs, struct caller *who, struct file *f, const struct
     return 0;
 }
 
+/* Or has a close that failed just given the view up, or another open taken one replica's word? */
+static bool is_good_locked(struct fs *fs, struct file *f, bool to_change)
+{
+    if (!f->known)
+        return false;
+    return !f->lone || !to_change || file_is_dirty_locked(f) || inode_is_gone(fs->inodes, f->inode);
+}
+
 int file_open(struct fs *fs, struct caller *who, struct file *f, const struct open_mode *mode)
 {
     bool truncate = mode->truncate && mode->write;
@@ -508,9 +516,9 @@ int file_open(struct fs *fs, struct caller *who, struct file *f, const struct op
         if (err < 0)
             return err;
         pthread_mutex_lock(&f->lock);
-        if (f->known)
+        if (is_good_locked(fs, f, mode->write && !truncate))
             break;
-        pthread_mutex_unlock(&f->lock); /* a close that failed has just given the view up */
+        pthread_mutex_unlock(&f->lock);
     }
     f->n_open++;
     f->n_writers += mode->write;

@@ -31,7 +31,7 @@ void file_empty_locked(struct fs *fs, const struct caller *who, struct file *f)
     unsure_fini(&f->unsure);
     f->emptied = clean || f->emptied;
     f->whole = true;
-    f->edits = false;
+    f->edits = f->lone = false;
     changed_locked(fs, who, f);
 }
 

@@ -384,6 +384,49 @@ class Cluster:
             shutil.rmtree(self.dir, ignore_errors=True)
 
 
+class Gateway:
+    """kvnode --gateway on a port of its own, over the nodes of a cluster.json."""
+
+    def __init__(self, config_path, port, log_path):
+        self.port, self.log_path = port, pathlib.Path(log_path)
+        with open(self.log_path, "wb") as log:
+            args = [KVNODE, "--config", str(config_path), "--gateway", f"localhost:{port}"]
+            self.proc = subprocess.Popen(args, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def wait_ready(self):
+        wait_until(self._answers, START_LIMIT_S, f"the gateway on {self.port} answers")
+        return self
+
+    def _answers(self):
+        if self.proc.poll() is not None:
+            raise AssertionError(f"the gateway ended with {self.proc.returncode}: {self.log_path.read_text()[-600:]}")
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return self.http("GET", "/health", timeout=2).status == 200
+        return False
+
+    def http(self, method, path, body=None, headers=None, timeout=15, conn=None):
+        return request(self.port, method, path, body, headers, timeout, conn=conn)
+
+    def nodes(self):
+        """The rows of its /status, by id."""
+        return {n["id"]: n for n in self.http("GET", "/status", timeout=5).json()["nodes"]}
+
+    def stop(self, limit_s=STOP_LIMIT_S):
+        self.proc.terminate()
+        return self.proc.wait(limit_s)
+
+    def close(self):
+        if self.proc.poll() is None:
+            self.proc.kill()
+        self.proc.wait()
+
+
 # --- a mount --------------------------------------------------------------------------------------
 
 
