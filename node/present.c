@@ -57,7 +57,7 @@ void present_damaged_locked(struct replica *r, struct span key)
 /* Is the value of p, as far as it is in memory, the one that its record means? */
 static bool is_good_inline(const struct present *p)
 {
-    return p->item.fd < 0 && p->item.value.len == p->rec.size &&
+    return p->item.large == NULL && p->item.value.len == p->rec.size &&
            record_verify(&p->rec, 0, value_span(p->item.value)) == 0;
 }
 

@@ -140,10 +140,10 @@ struct reply {
     struct buf head;
     struct value value; /* bytes behind the head, or: */
     /*
-     * -1, or: send file_len bytes from file_offset, verified chunk by chunk against sums by
+     * NULL, or: send file_len bytes from file_offset, verified chunk by chunk against sums by
      * reply_read()
      */
-    int fd;
+    struct store_reader *large;
     uint64_t file_offset, file_len;
     struct record_copy rec;
     /* Whom to tell of damage in the file, and of which key; NULL: nobody. */
@@ -156,7 +156,7 @@ struct reply {
     uint64_t chunk_offset;
     size_t chunk_len;
 };
-#define REPLY_NONE ((struct reply){.status = 200, .fd = -1})
+#define REPLY_NONE ((struct reply){.status = 200})
 void reply_fini(struct reply *r);
 uint64_t reply_len(const struct reply *r); /* head and value */
 /*
@@ -166,8 +166,8 @@ uint64_t reply_len(const struct reply *r); /* head and value */
 int reply_check(struct reply *r);
 /*
  * Copies bytes from position pos of head-then-value into out, as many as are there up to cap.
- * Returns how many, or -EBADMSG: the file's bytes cannot be read, or do not match their checksum
- * (or -ENOMEM): the connection must be cut, for what was sent must never look whole.
+ * Returns how many, or -EBADMSG: the file's bytes cannot be read, or do not match their checksum;
+ * or -ENOMEM, -EHOSTDOWN, ...: the connection must be cut, for what was sent must never look whole.
  */
 int64_t reply_read(struct reply *r, uint64_t pos, void *out, size_t cap);
 /* The same, but 0 where that needs bytes of the file that are not at hand: see reply_load(). */

@@ -25,7 +25,7 @@ int replica_attach(struct replica *r, struct span key, struct present *p, uint64
     to = to < size ? to : size;
     a->has_value = true;
     a->value_offset = from;
-    if (p->item.fd < 0) {
+    if (p->item.large == NULL) {
         if (p->item.value.len != size || record_verify(&p->rec, 0, value_span(p->item.value)) < 0)
             return -EBADMSG;
         out->value = value_slice(p->item.value, (size_t)from, (size_t)(to - from));
@@ -34,8 +34,8 @@ int replica_attach(struct replica *r, struct span key, struct present *p, uint64
     err = record_copy(&p->rec, &out->rec);
     if (err < 0)
         return err;
-    out->fd = p->item.fd; /* the reply's from here */
-    p->item.fd = -1;
+    out->large = p->item.large; /* the reply's from here */
+    p->item.large = NULL;
     out->file_offset = from;
     out->file_len = to - from;
     buf_add_span(&out->key, key);

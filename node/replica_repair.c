@@ -175,7 +175,7 @@ static int verify_value(struct replica *r, struct span key, struct present *p, u
     uint64_t pos = 0;
     int err = replica_attach(r, key, p, 0, UINT64_MAX, &a, &reply);
 
-    if (err < 0 || reply.fd < 0)
+    if (err < 0 || reply.large == NULL)
         goto out;
     reply.replica = NULL; /* told by scrub_damaged() */
     bytes = malloc(READ_STEP);

@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 void reply_fini(struct reply *r)
 {
@@ -16,34 +15,13 @@ void reply_fini(struct reply *r)
     record_copy_fini(&r->rec);
     buf_fini(&r->key);
     free(r->chunk);
-    if (r->fd >= 0)
-        close(r->fd);
+    store_reader_close(r->large);
     *r = REPLY_NONE;
 }
 
 uint64_t reply_len(const struct reply *r)
 {
-    return r->head.len + (r->fd >= 0 ? r->file_len : r->value.len);
-}
-
-/*
- * Reads len bytes at offset; a file that is shorter than its record says is damaged, and so is one
- * that the disk cannot read.
- */
-static int read_whole(int fd, uint8_t *out, size_t len, uint64_t offset)
-{
-    while (len > 0) {
-        ssize_t n = pread(fd, out, len, (off_t)offset);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return -EBADMSG;
-        out += n;
-        len -= (size_t)n;
-        offset += (uint64_t)n;
-    }
-    return 0;
+    return r->head.len + (r->large != NULL ? r->file_len : r->value.len);
 }
 
 /* Makes r->chunk the chunk around this offset of the file, verified. */
@@ -61,7 +39,7 @@ static int load_chunk(struct reply *r, uint64_t offset)
     if (r->chunk == NULL)
         return -ENOMEM;
     r->chunk_len = 0;
-    err = read_whole(r->fd, r->chunk, len, start);
+    err = r->large->ops->read(r->large, r->chunk, len, start);
     if (err == 0)
         err = record_verify(rec, start, span_of(r->chunk, len));
     if (err < 0)
@@ -84,7 +62,7 @@ static int load(struct reply *r, uint64_t pos)
 int reply_load(struct reply *r, uint64_t pos)
 {
     pos = pos > r->head.len ? pos - r->head.len : 0;
-    return r->fd >= 0 && pos < r->file_len ? load(r, pos) : 0;
+    return r->large != NULL && pos < r->file_len ? load(r, pos) : 0;
 }
 
 int reply_check(struct reply *r)
@@ -95,11 +73,11 @@ int reply_check(struct reply *r)
 /* Up to cap bytes from position pos of the value; 0 where they would have to be loaded first. */
 static int64_t read_value(struct reply *r, uint64_t pos, bool may_load, uint8_t *out, size_t cap)
 {
-    uint64_t left = (r->fd >= 0 ? r->file_len : r->value.len) - pos, at;
+    uint64_t left = (r->large != NULL ? r->file_len : r->value.len) - pos, at;
     size_t n = left < cap ? (size_t)left : cap;
     int err;
 
-    if (r->fd < 0) {
+    if (r->large == NULL) {
         if (n > 0)
             memcpy(out, r->value.data + pos, n);
         return (int64_t)n;

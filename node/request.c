@@ -278,7 +278,7 @@ static void perform(struct replica_request *rq)
 bool replica_ask(struct replica_request *rq, struct reply *out)
 {
     perform(rq);
-    if (rq->err == 0 && rq->reply.fd >= 0)
+    if (rq->err == 0 && rq->reply.large != NULL)
         return false;
     replica_end(rq, out);
     return true;

@@ -82,7 +82,7 @@ static void send_body(struct task *t, struct response *r, struct reply *reply)
     struct exchange *x = t->x;
     struct sending *s;
 
-    if (reply->fd < 0 && reply->value.len <= COPY_MAX) {
+    if (reply->large == NULL && reply->value.len <= COPY_MAX) {
         buf_add_span(&reply->head, value_span(reply->value));
         if (reply->head.err == 0) {
             r->text = reply->head;

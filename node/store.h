@@ -17,6 +17,22 @@
 struct store;
 struct store_iter;
 struct store_file;
+struct store_reader;
+
+struct store_reader_ops {
+    /*
+     * All of len bytes at offset. 0; -EBADMSG: it is shorter, or its disk cannot read it; else the
+     * store cannot be asked now, which says nothing of the value.
+     */
+    int (*read)(struct store_reader *r, void *out, size_t len, uint64_t offset);
+    void (*close)(struct store_reader *r);
+};
+
+/* A large value, open: it stays what it was, whatever is put meanwhile. One thread at a time. */
+struct store_reader {
+    const struct store_reader_ops *ops;
+    uint64_t size;
+};
 
 /* One key as it was at one moment: record and value belong together. */
 struct store_item {
@@ -25,12 +41,11 @@ struct store_item {
      * verifies it
      */
     struct buf record;
-    struct value value; /* with want_value: an inline value */
-    int fd;             /* with want_value: a large value's file, open for pread, else -1 */
+    struct value value;         /* with want_value: an inline value */
+    struct store_reader *large; /* with want_value: a large one, else NULL */
 };
 
-/* what to start from: 0 is a descriptor too */
-#define STORE_ITEM_NONE ((struct store_item){.fd = -1})
+#define STORE_ITEM_NONE ((struct store_item){.large = NULL})
 
 struct store_stats {
     /* bytes of the file system below, bytes, live estimate */
@@ -125,6 +140,9 @@ int store_rocksdb_condemn(const char *dir, const char *why, struct err *err);
 int store_memory_open(struct store **out);
 
 void store_item_fini(struct store_item *item);
+void store_reader_close(struct store_reader *r); /* NULL is allowed */
+/* Reads a file by its descriptor, which is the reader's from here. 0; it is closed: -errno. */
+int store_reader_of_fd(int fd, struct store_reader **out);
 /* Is there no key at all, tombstones included? Looks, where stats() estimates. Blocks. */
 int store_is_empty(struct store *s, bool *out);
 /* Writes all of it. 0 or -errno. */

@@ -330,8 +330,9 @@ static int memory_get(struct store *s, struct span key, bool want_value, struct 
     buf_add_span(&got.record, item->record);
     err = got.record.err;
     if (err == 0 && want_value && item->file != NULL) {
-        got.fd = fcntl(item->file->fd, F_DUPFD_CLOEXEC, 0);
-        err = got.fd < 0 ? -errno : 0;
+        int fd = fcntl(item->file->fd, F_DUPFD_CLOEXEC, 0);
+
+        err = fd < 0 ? -errno : store_reader_of_fd(fd, &got.large);
     } else if (err == 0 && want_value) {
         got.value = value_ref(item->value);
     }

@@ -100,14 +100,13 @@ static int get_inline(struct disk *s, struct span key, uint64_t id, struct value
 }
 
 /* -EAGAIN: the file is gone. */
-static int get_file(struct disk *s, uint64_t id, int *out)
+static int get_file(struct disk *s, uint64_t id, struct store_reader **out)
 {
     int fd = value_dir_read(s->values, id);
 
     if (fd < 0)
         return fd == -ENOENT ? -EAGAIN : fd;
-    *out = fd;
-    return 0;
+    return store_reader_of_fd(fd, out);
 }
 
 /*
@@ -129,7 +128,7 @@ static int disk_get(struct store *base, struct span key, bool want_value, struct
         if (err < 0 || !want_value || where.place == PLACE_NONE)
             break;
         if (where.place == PLACE_FILE)
-            err = get_file(s, where.id, &item.fd);
+            err = get_file(s, where.id, &item.large);
         else
             err = get_inline(s, key, where.id, &item.value);
         if (err == -EAGAIN && where.place == before.place && where.id == before.id)

@@ -60,13 +60,13 @@ static void copy_fini(struct copy *c)
     buf_fini(&c->value);
 }
 
-static void copy_file(int fd, struct buf *out)
+static void copy_file(struct store_reader *r, struct buf *out)
 {
-    off_t len = lseek(fd, 0, SEEK_END);
-    uint8_t *room = len < 0 ? NULL : buf_reserve(out, (size_t)len);
+    uint8_t *room = buf_reserve(out, (size_t)r->size);
+    int err = room == NULL ? -ENOMEM : r->ops->read(r, room, (size_t)r->size, 0);
 
-    assert(room != NULL && pread(fd, room, (size_t)len, 0) == len);
-    out->len += (size_t)len;
+    assert(err == 0);
+    out->len += (size_t)r->size;
 }
 
 static struct copy copy_take(struct sim_disk *d, struct span key)
@@ -78,8 +78,8 @@ static struct copy copy_take(struct sim_disk *d, struct span key)
     assert(err == 0);
     buf_add_span(&c.key, key);
     buf_add_span(&c.record, buf_span(&item.record));
-    if (item.fd >= 0)
-        copy_file(item.fd, &c.value);
+    if (item.large != NULL)
+        copy_file(item.large, &c.value);
     else
         buf_add_span(&c.value, value_span(item.value));
     store_item_fini(&item);

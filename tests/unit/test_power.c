@@ -113,10 +113,10 @@ static int64_t look(struct store *s, uint32_t key)
     memcpy(rec, item.record.data, sizeof(rec));
     assert_int_equal(rec[0], key);
     value = value_span(item.value);
-    if (item.fd >= 0) {
-        ssize_t n = pread(item.fd, got, sizeof(got), 0);
+    if (item.large != NULL) {
+        size_t n = item.large->size < sizeof(got) ? (size_t)item.large->size : sizeof(got);
 
-        value = span_of(got, n < 0 ? 0 : (size_t)n);
+        value = span_of(got, item.large->ops->read(item.large, got, n, 0) < 0 ? 0 : n);
     }
     fill(want, key, rec[1]);
     ret = span_eq(value, span_of(want, size_of(key, rec[1]))) ? (int64_t)rec[1] : -EBADMSG;

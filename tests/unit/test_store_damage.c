@@ -143,17 +143,17 @@ static int look(struct store *s, unsigned i)
         return ret;
     fill(want, i);
     value = value_span(item.value);
-    if (item.fd >= 0) {
-        ssize_t n = pread(item.fd, got, sizeof(got), 0);
+    if (item.large != NULL) {
+        size_t n = item.large->size < sizeof(got) ? (size_t)item.large->size : sizeof(got);
 
-        value = span_of(got, n < 0 ? 0 : (size_t)n);
+        value = span_of(got, item.large->ops->read(item.large, got, n, 0) < 0 ? 0 : n);
     }
     if (item.record.len > 0)
         ret = span_eq(buf_span(&item.record), key) && span_eq(value, span_of(want, size_of(i)))
                   ? 1
                   : -EIO;
     /* A value's file has its checksums in the record: the replica looks at those. */
-    if (ret == -EIO && item.fd >= 0)
+    if (ret == -EIO && item.large != NULL)
         ret = -EBADMSG;
     store_item_fini(&item);
     return ret;
