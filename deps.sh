@@ -3,9 +3,9 @@
 # As root, or by sudo; where neither is possible it says what to install, and fails.
 set -eu
 
-build=(gcc libc6-dev meson ninja-build pkg-config curl fuse3 libfuse3-dev libcurl4-openssl-dev libjansson-dev
+build=(gcc libc6-dev meson ninja-build pkg-config curl fuse3 libfuse3-dev libcurl4-openssl-dev libhiredis-dev libjansson-dev
        libmicrohttpd-dev librocksdb-dev libxxhash-dev procps util-linux mount)
-test=(libcmocka-dev python3 clang libclang-rt-dev git iproute2 ed make patch rsync sqlite3 vim-tiny)
+test=(libcmocka-dev python3 clang libclang-rt-dev git iproute2 ed make patch redis-server rsync sqlite3 vim-tiny)
 
 want=("${build[@]}")
 case ${1:-build} in

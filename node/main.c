@@ -33,8 +33,16 @@
  *                         rescue.[ch]: one key
  *       comparison.[ch]   with one peer; key_merge.[ch]: listings side by side
  *       mending.[ch]  tombstones.[ch]
- *   store.h           the seam below: store_memory.c, and store_rocksdb.c with
- *                     store_open.c, over
+ *   backing.[ch]      which store it is:
+ *   store.h           the seam below: store_memory.c;
+ *                     store_redis.[ch], over
+ *     redis_pool.[ch]   connections, and the session that all accesses name; redis_link.[ch]: one
+ *     redis_claim.[ch]  whose data is there, and is it all there? redis_note.[ch]: what the
+ *                       directory knows of it; redis_info.[ch]: what it says of itself
+ *     redis_url.[ch]    where it is
+ *     redis_scripts.[ch]  changes in one step; redis_values.[ch]: large values
+ *     redis_iter.[ch]   walks; views.[ch]: moments of what is being changed
+ *                     and store_rocksdb.c with store_open.c, over
  *     rocks.[ch]        RocksDB; value_file.[ch]: large values; flusher.[ch]: --fsync everysec
  *     wal_tail.[ch]     is its log damaged, or torn by a loss of power?
  *     reserve.[ch]      room for deletes on a full disk
@@ -70,6 +78,7 @@
 #include "common/log.h"
 #include "common/spool.h"
 #include "common/transport_http.h"
+#include "node/backing.h"
 #include "node/damage.h"
 #include "node/listener.h"
 #include "node/notify.h"
@@ -92,12 +101,11 @@ struct node {
     struct options opts;
     struct config *cfg;
     char *host; /* of a gateway's address */
-    char data[4096];
+    struct backing backing;
     struct listener *listener; /* until the server has taken it */
     struct service service;
     struct server *server;
     struct buf placed_by; /* the ring of the store's data, where that is another one */
-    bool distrusted;      /* a power loss may have taken what its store acknowledged last */
     bool damaged;         /* why it could not start: its store opens, and makes no sense */
 };
 
@@ -195,32 +203,10 @@ static int bind_address(struct node *n, struct err *err)
     return listener_bind(n->host, port, &n->listener, err);
 }
 
-static int open_store(struct node *n, struct err *err)
+/* It opens, and makes no sense: may the node begin anew? */
+static void note_damaged(struct node *n, int ret, struct err *err)
 {
-    bool fresh = true;
-    int r;
-
-    if (n->opts.memory) {
-        r = store_memory_open(&n->service.store);
-        return r == 0 ? 0 : err_set(err, r, "cannot open the store: %s", strerror(-r));
-    }
-    if (n->opts.data != NULL)
-        r = snprintf(n->data, sizeof(n->data), "%s", n->opts.data);
-    else
-        r = snprintf(n->data, sizeof(n->data), "data-%s", n->opts.id);
-    if (r < 0 || (size_t)r >= sizeof(n->data))
-        return err_set(err, -ENAMETOOLONG, "the name of the data directory is too long");
-    spool_set_dir(n->data);
-    r = store_rocksdb_open(n->data, n->opts.id, n->opts.fsync, &n->service.store, &fresh,
-                           &n->distrusted, err);
-    if (r == 0 && fresh)
-        log_event(LOG_LEVEL_INFO, "new-data-directory", "dir=%s",
-                  log_quote(n->data, strlen(n->data)));
-    if (r == 0 && n->distrusted)
-        log_event(LOG_LEVEL_WARN, "power-loss",
-                  "dir=%s effect=\"what it acknowledged last may be lost here: it recovers\"",
-                  log_quote(n->data, strlen(n->data)));
-    return r;
+    n->damaged = ret == -EBADMSG && backing_renewable(&n->backing, err);
 }
 
 static int check_placement(struct node *n, struct err *err)
@@ -228,7 +214,7 @@ static int check_placement(struct node *n, struct err *err)
     struct err why;
     int r = placement_check(n->service.store, n->cfg, &n->placed_by, err);
 
-    n->damaged = r == -EBADMSG && !n->opts.memory;
+    note_damaged(n, r, err);
     if (r != 0)
         return r;
     if (n->placed_by.len > 0) {
@@ -236,7 +222,8 @@ static int check_placement(struct node *n, struct err *err)
         log_event(LOG_LEVEL_ERROR, "ring-changed",
                   "dir=%s reason=%s effect=\"all requests get 409\" remedy=\"start it with the "
                   "cluster.json that its data was placed by\"",
-                  log_quote(n->data, strlen(n->data)), log_quote(why.msg, strlen(why.msg)));
+                  log_quote(backing_name(&n->backing), strlen(backing_name(&n->backing))),
+                  log_quote(why.msg, strlen(why.msg)));
     }
     return 0;
 }
@@ -277,7 +264,7 @@ static int open_replica(struct node *n, struct err *err)
         .watch = s->watch,
         .clock = s->clock,
         .max_value_size = n->cfg->max_value_size,
-        .distrusted = n->distrusted,
+        .distrusted = n->backing.distrusted,
         .changes = s->changes,
         .on_store_damage = on_store_damage,
     };
@@ -299,13 +286,13 @@ static int open_replica(struct node *n, struct err *err)
     opts.on_damage = upkeep_damaged;
     opts.on_damage_arg = s->upkeep;
     r = replica_open(&opts, &s->replica, err);
-    n->damaged = r == -EBADMSG && !n->opts.memory;
+    note_damaged(n, r, err);
     if (r != 0)
         return r;
-    if (n->distrusted) {
-        r = store_rocksdb_trust(s->store); /* the replica has taken it to heart, durably */
+    if (n->backing.distrusted) {
+        r = backing_trust(&n->backing); /* the replica has taken it to heart, durably */
         if (r != 0)
-            return err_set(err, r, "%s: cannot be marked: %s", n->data, strerror(-r));
+            return err_set(err, r, "%s: cannot be marked: %s", n->backing.dir, strerror(-r));
     }
     return 0;
 }
@@ -398,7 +385,8 @@ static int node_start(struct node *n, struct err *err)
         r = bind_address(n, err);
     if (r == 0 && n->opts.gateway == NULL) {
         warn_about(n->cfg);
-        r = open_store(n, err);
+        r = backing_open(&n->backing, &n->opts, err);
+        n->service.store = n->backing.store;
         if (r == 0)
             r = check_placement(n, err);
         if (r == 0)
@@ -444,6 +432,7 @@ static void node_stop(struct node *n)
         replica_close(s->replica);
     if (s->store != NULL)
         s->store->ops->close(s->store);
+    backing_fini(&n->backing);
     changes_free(s->changes);
     metrics_free(s->metrics);
     config_free(n->cfg);
@@ -462,7 +451,7 @@ static int start_anew(struct node *n, char **argv, const char *why)
     struct clock *clock = n->service.clock;
     char reloading[80];
     struct err err;
-    int r = store_rocksdb_condemn(n->data, why, &err);
+    int r = backing_condemn(&n->backing, why, &err);
 
     if (r < 0) {
         log_event(LOG_LEVEL_ERROR, "store-damaged", "error=%s effect=\"stops\"",

@@ -22,7 +22,10 @@ static const char usage[] =
     "  --id ID              which node of the cluster this is\n"
     "  --config FILE        the cluster (default: cluster.json)\n"
     "  --data DIR           where it keeps its data (default: data-ID)\n"
-    "  --store STORE        rocksdb (default), or memory: gone when it stops\n"
+    "  --store STORE        rocksdb (default); memory: gone when it stops; or\n"
+    "                       redis://[USER@]HOST:PORT/DB: a Redis of this node's own\n"
+    "  --redis-password-file FILE   whose first line is the password (else the environment's\n"
+    "                       " REDIS_PASSWORD_ENV ")\n"
     "  --fsync MODE         always (default): what is acknowledged is on the disk;\n"
     "                       everysec, never: a power loss may take the last of it\n"
     "  --no-forward         answer 421 for keys that this node has no replica of\n"
@@ -41,6 +44,7 @@ enum {
     OPT_ID,
     OPT_DATA,
     OPT_STORE,
+    OPT_REDIS_PASSWORD_FILE,
     OPT_FSYNC,
     OPT_GATEWAY,
     OPT_NO_FORWARD,
@@ -56,6 +60,7 @@ static const struct option long_options[] = {
     {"id", required_argument, NULL, OPT_ID},
     {"data", required_argument, NULL, OPT_DATA},
     {"store", required_argument, NULL, OPT_STORE},
+    {"redis-password-file", required_argument, NULL, OPT_REDIS_PASSWORD_FILE},
     {"fsync", required_argument, NULL, OPT_FSYNC},
     {"gateway", required_argument, NULL, OPT_GATEWAY},
     {"no-forward", no_argument, NULL, OPT_NO_FORWARD},
@@ -81,12 +86,23 @@ static int __attribute__((format(printf, 1, 2))) complain(const char *fmt, ...)
 
 static int take_store(const char *arg, struct options *o)
 {
-    o->memory = strcmp(arg, "memory") == 0;
-    if (o->memory || strcmp(arg, "rocksdb") == 0)
+    struct redis_url url;
+    struct err err;
+
+    o->store = STORE_KIND_ROCKSDB;
+    if (strcmp(arg, "rocksdb") == 0)
         return -1;
-    if (strncmp(arg, "redis://", 8) == 0)
-        return complain("--store %s: this version has no Redis store", arg);
-    return complain("--store %s: it is rocksdb or memory", arg);
+    o->store = STORE_KIND_MEMORY;
+    if (strcmp(arg, "memory") == 0)
+        return -1;
+    o->store = STORE_KIND_REDIS;
+    if (strncmp(arg, "redis", 5) != 0)
+        return complain("--store %s: it is rocksdb, memory, or redis://HOST:PORT/DB", arg);
+    if (redis_url_parse(arg, &url, &err) < 0)
+        return complain("--store: %s", err.msg); /* what was given may have a password in it */
+    redis_url_fini(&url);
+    o->redis = arg;
+    return -1;
 }
 
 static int take_fsync(const char *arg, struct options *o)
@@ -131,6 +147,9 @@ static int take_option(int opt, struct options *o)
         return -1;
     case OPT_STORE:
         return take_store(optarg, o);
+    case OPT_REDIS_PASSWORD_FILE:
+        o->redis_password_file = optarg;
+        return -1;
     case OPT_FSYNC:
         return take_fsync(optarg, o);
     case OPT_GATEWAY:
@@ -185,6 +204,8 @@ int options_parse(int argc, char **argv, struct options *out)
     if (o.gateway != NULL && (o.data != NULL || stores || !o.forward))
         return complain("a gateway has no --data, --store, --fsync, --no-forward, --scrub-period, "
                         "--tombstone-age and --accept-data-loss");
+    if (o.redis_password_file != NULL && o.store != STORE_KIND_REDIS)
+        return complain("--redis-password-file is for --store redis://HOST:PORT/DB");
     *out = o;
     return -1;
 }

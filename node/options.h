@@ -4,12 +4,17 @@
 
 #include <stdbool.h>
 
+#include "node/redis_url.h"
 #include "node/store.h"
+
+enum store_kind { STORE_KIND_ROCKSDB, STORE_KIND_MEMORY, STORE_KIND_REDIS };
 
 struct options {
     const char *config, *id, *gateway; /* id or gateway, not both */
     const char *data;                  /* NULL: "data-" and the id */
-    bool memory;                       /* --store memory */
+    enum store_kind store;
+    const char *redis;               /* STORE_KIND_REDIS: its URL, which is a good one */
+    const char *redis_password_file; /* NULL: none was named */
     enum store_fsync fsync;
     bool forward;
     bool accept_data_loss;

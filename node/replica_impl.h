@@ -78,8 +78,8 @@ int replica_fail_load(struct replica_request *rq, int err);
 /*
  * A put that failed may be on the disk all the same, and show only after the next start. Whoever
  * says what this node has, for others to rely on, must not do so in such doubt. It ends with the
- * process, or with a write that succeeds, for the store begins a new log after a failure. 0, else
- * noted.
+ * process, or with a write that succeeds, for the store begins a new log (or session) after a
+ * failure. 0, else noted.
  */
 int replica_check_certain(struct replica_request *rq);
 /* Tells of damage below the records: err of a walk is -EBADMSG, or too many keys are damaged. */

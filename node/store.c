@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,7 +17,7 @@ void store_item_fini(struct store_item *item)
     *item = STORE_ITEM_NONE;
 }
 
-/* --- reading large values ---------------------------------------------------------------------- */
+/* --- reading large values ------------------------------------------------------------------- */
 
 struct file_reader {
     struct store_reader base;
@@ -73,7 +74,7 @@ void store_reader_close(struct store_reader *r)
         r->ops->close(r);
 }
 
-/* --- what all stores need ---------------------------------------------------------------------- */
+/* --- what all stores need ------------------------------------------------------------------- */
 
 int store_write_all(int fd, struct span bytes)
 {
@@ -102,4 +103,13 @@ int store_is_empty(struct store *s, bool *out)
         *out = !s->ops->iter_valid(it);
     s->ops->iter_free(it);
     return err;
+}
+
+void store_explain(struct store *s, int error, struct err *out)
+{
+    out->msg[0] = '\0';
+    if (s->ops->explain != NULL)
+        s->ops->explain(s, out);
+    if (out->msg[0] == '\0')
+        err_set(out, error, "%s", strerror(-error));
 }

@@ -2,8 +2,9 @@
  * store.h - seam: one node's durable map of key -> (record, value), and a few named values of the
  * node itself.
  *
- * store_rocksdb.c keeps it on disk, store_memory.c in memory. All calls from any thread; they block
- * on the disk, never on the network. The replica serialises changes of one key by its own locks:
+ * store_rocksdb.c keeps it on disk, store_redis.c in a Redis of the node's own, store_memory.c in
+ * memory. All calls from any thread; they block on the disk, or on that Redis for some seconds at
+ * most, never on other nodes. The replica serialises changes of one key by its own locks:
  * stores need only make each call atomic.
  */
 #ifndef KVFS_NODE_STORE_H
@@ -54,14 +55,15 @@ struct store_stats {
 };
 
 struct store_ops {
-    /* 0 (also for an absent key), -EBADMSG (the store's own checksum failed), -EIO, ... */
+    /* 0 (also for an absent key), -EBADMSG (its own checksum failed), -EIO, -EHOSTDOWN, ... */
     int (*get)(struct store *s, struct span key, bool want_value, struct store_item *out);
     /*
      * Replaces record and value in one atomic step that is durable, as the fsync mode says, when
      * this returns 0. Exactly one kind of value: inline bytes (<= INLINE_VALUE_MAX; also the empty
      * value and tombstones); `file` (taken on success; still the caller's on failure); or keep: the
-     * value stays. An error means: perhaps stored (a later get tells); after a failed write or sync
-     * every later put fails with -EIO until reopened, full disk (-ENOSPC) apart.
+     * value stays. An error means: perhaps stored (a later get tells, for good); after a failed
+     * write or sync every later put fails with -EIO until reopened, full disk (-ENOSPC) apart;
+     * after -EHOSTDOWN (the store cannot be reached) whichever call succeeds next finds it decided.
      */
     int (*put)(struct store *s, struct span key, struct span record, struct span value,
                struct store_file *file, bool keep);
@@ -106,6 +108,8 @@ struct store_ops {
      * damaged: why says how. It never will be whole again.
      */
     int (*damage)(struct store *s, struct err *why);
+    /* In words, why calls fail just now; "" when they do not. NULL: the errno says all. */
+    void (*explain)(struct store *s, struct err *out);
     void (*close)(struct store *s);
     const char *kind; /* as --store names it */
 };
@@ -145,6 +149,8 @@ void store_reader_close(struct store_reader *r); /* NULL is allowed */
 int store_reader_of_fd(int fd, struct store_reader **out);
 /* Is there no key at all, tombstones included? Looks, where stats() estimates. Blocks. */
 int store_is_empty(struct store *s, bool *out);
+/* In words, what a call's error means: what the store says, or the errno. */
+void store_explain(struct store *s, int error, struct err *out);
 /* Writes all of it. 0 or -errno. */
 int store_write_all(int fd, struct span bytes);
 

@@ -35,9 +35,12 @@ static void probe(struct watch *w)
     atomic_store(&w->state, now);
     if ((now == 0) != (was == 0))
         atomic_store(&w->since_us, w->clock->mono_us(w->clock));
-    if (now != 0 && was == 0)
-        log_event(LOG_LEVEL_ERROR, "store-failed", "error=%s",
-                  log_quote(strerror(-now), strlen(strerror(-now))));
+    if (now != 0 && was == 0) {
+        struct err why;
+
+        store_explain(w->store, now, &why);
+        log_event(LOG_LEVEL_ERROR, "store-failed", "error=%s", log_quote(why.msg, strlen(why.msg)));
+    }
     if (now == 0 && was != 0)
         log_event(LOG_LEVEL_INFO, "store-well-again", "probe=ok");
     if (!w->damage_told && w->store->ops->damage(w->store, NULL) < 0) {
@@ -126,7 +129,7 @@ int watch_explain(struct watch *w, struct err *why)
     else if (err == -ETIMEDOUT)
         err_set(why, err, "a write has not come back for %u s", WATCH_STUCK_US / 1000000);
     else if (err < 0)
-        err_set(why, err, "%s", strerror(-err));
+        store_explain(w->store, err, why);
     return err;
 }
 

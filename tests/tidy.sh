@@ -33,6 +33,7 @@ claim "jansson stays in config.c, config_ring.c, json.c and json_read.c" "$(only
 claim "xxhash stays in hash.c" "$(only_in 'xxhash' 'common/hash\.c')"
 claim "microhttpd stays in server.c and exchange.[ch]" "$(only_in 'microhttpd' 'node/(server\.c|exchange\.[ch])|tests/.*')"
 claim "exchange.h is for these two" "$(only_in 'node/exchange' 'node/(server|exchange)\.c')"
+claim "hiredis stays in redis_link.c" "$(only_in 'hiredis' 'node/redis_link\.c')"
 claim "rocksdb stays in store_rocksdb.c and rocks.c" "$(only_in 'rocksdb/' 'node/(store_rocksdb|rocks)\.c')"
 claim "fuse stays in main.c and the handlers" "$(only_in 'fuse' 'fs/(main|ops[a-z_]*)\.[ch]')"
 

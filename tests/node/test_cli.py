@@ -42,7 +42,7 @@ def usage(t):
             ("--id a --gateway h:1", "exclude"),
             ("--id a --store tape", "tape"),
             ("--id a --fsync maybe", "maybe"),
-            ("--id a --store redis://h:1/0", "redis"),
+            ("--id a --store redis://:secret@h:1/0", "--redis-password-file"),
             ("--gateway h:1 --data d", "gateway"),
             ("--gateway h:1 --store rocksdb", "--store"),
             ("--gateway h:1 --fsync always", "--fsync"),

@@ -33,32 +33,55 @@
 #include "common/limits.h"
 #include "node/rocks.h"
 #include "node/store.h"
+#include "node/store_redis.h"
+#include "tests/lib/redis_server.h"
 
 /* --- fixture --------------------------------------------------------------------------- */
 
-enum kind { MEMORY, ON_DISK, ON_DISK_EVERYSEC };
+enum kind { MEMORY, ON_DISK, ON_DISK_EVERYSEC, IN_A_REDIS };
 
 struct fixture {
     enum kind kind;
     char dir[64]; /* "" for memory */
+    struct redis_server redis;
+    struct redis_url url;
     struct store *s;
     bool fresh, distrusted;
 };
 
 static enum store_fsync mode_of(const struct fixture *f)
 {
-    return f->kind == ON_DISK_EVERYSEC ? STORE_FSYNC_EVERYSEC : STORE_FSYNC_ALWAYS;
+    return f->kind == ON_DISK_EVERYSEC ? STORE_FSYNC_EVERYSEC
+           : f->kind == IN_A_REDIS     ? STORE_FSYNC_NEVER
+                                       : STORE_FSYNC_ALWAYS;
 }
 
 static void open_store(struct fixture *f)
 {
+    struct store_redis_opts opts = {
+        .url = &f->url, .dir = f->dir, .node_id = "node-1", .mode = mode_of(f)};
     struct err err = {""};
+    int ret;
 
     if (f->kind == MEMORY)
-        assert_int_equal(store_memory_open(&f->s), 0);
-    else if (store_rocksdb_open(f->dir, "node-1", mode_of(f), &f->s, &f->fresh, &f->distrusted,
-                                &err) < 0)
+        ret = store_memory_open(&f->s);
+    else if (f->kind == IN_A_REDIS)
+        ret = store_redis_open(&opts, &f->s, &f->fresh, &f->distrusted, &err);
+    else
+        ret = store_rocksdb_open(f->dir, "node-1", mode_of(f), &f->s, &f->fresh, &f->distrusted,
+                                 &err);
+    if (ret < 0)
         fail_msg("%s", err.msg);
+}
+
+static void start_redis(struct fixture *f)
+{
+    static const char *const no_sync[] = {"--appendfsync", "no", NULL};
+    char dir[80];
+
+    (void)snprintf(dir, sizeof(dir), "%s/redis-server", f->dir);
+    redis_server_start(&f->redis, dir, no_sync);
+    f->url = redis_server_url(&f->redis);
 }
 
 static void close_store(struct fixture *f)
@@ -78,6 +101,8 @@ static int setup(void **state, enum kind kind)
         snprintf(f->dir, sizeof(f->dir), "/tmp/test-store-XXXXXX");
         assert_non_null(mkdtemp(f->dir));
     }
+    if (kind == IN_A_REDIS)
+        start_redis(f);
     open_store(f);
     *state = f;
     return 0;
@@ -98,6 +123,11 @@ static int setup_everysec(void **state)
     return setup(state, ON_DISK_EVERYSEC);
 }
 
+static int setup_redis(void **state)
+{
+    return setup(state, IN_A_REDIS);
+}
+
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
     (void)st;
@@ -111,6 +141,8 @@ static int teardown(void **state)
     struct fixture *f = *state;
 
     close_store(f);
+    redis_server_kill(&f->redis, SIGKILL);
+    redis_url_fini(&f->url);
     if (f->dir[0] != '\0')
         (void)nftw(f->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     free(f);
@@ -572,7 +604,8 @@ static void record_and_value_read_while_they_change_belong_together(void **state
     struct fixture *f = *state;
     struct race race = {.s = f->s};
     pthread_t writer;
-    unsigned n_seen = 0, n_wanted = f->kind == ON_DISK ? 100 : 400, n_torn = 0;
+    unsigned n_seen = 0, n_wanted = f->kind == ON_DISK || f->kind == IN_A_REDIS ? 100 : 400,
+             n_torn = 0;
     uint8_t last = 0;
     uint64_t end_ms = now_ms() + 30000;
     int err = 0;
@@ -1158,11 +1191,15 @@ static void a_full_disk_refuses_values_but_not_deletes_and_passes(void **state)
     {                                                                                              \
         "disk: " #claim, claim, setup_disk, teardown, NULL                                         \
     }
+#define IN_REDIS(claim)                                                                            \
+    {                                                                                              \
+        "redis: " #claim, claim, setup_redis, teardown, NULL                                       \
+    }
 #define IN_EVERYSEC(claim)                                                                         \
     {                                                                                              \
         "everysec: " #claim, claim, setup_everysec, teardown, NULL                                 \
     }
-#define IN_ALL(claim) IN_MEMORY(claim), IN_DIR(claim)
+#define IN_ALL(claim) IN_MEMORY(claim), IN_DIR(claim), IN_REDIS(claim)
 
 int main(int argc, char **argv)
 {
@@ -1195,6 +1232,7 @@ int main(int argc, char **argv)
         IN_DIR(a_record_of_no_bytes_is_damage_and_not_absence),
         IN_DIR(after_a_failed_write_every_later_one_fails_until_reopened),
         IN_DIR(a_full_disk_refuses_values_but_not_deletes_and_passes),
+        IN_REDIS(all_is_there_after_reopening),
         IN_EVERYSEC(all_is_there_after_reopening),
         IN_EVERYSEC(replaced_and_given_up_values_leave_no_file),
         IN_EVERYSEC(everything_acknowledged_survives_kill_9),
