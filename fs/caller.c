@@ -190,6 +190,7 @@ void caller_begin(struct callers *c, enum fs_call call, uid_t uid, gid_t gid, pi
     who->gid = gid;
     who->pid = pid;
     atomic_init(&who->stopped, false);
+    who->moves = false;
     who->why.msg[0] = 0;
     who->callers = c;
     list_init(&who->watched);

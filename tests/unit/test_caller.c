@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -62,6 +63,21 @@ static void all_that_is_under_way_can_be_stopped(void **state)
     callers_free(c);
 }
 
+static void nothing_of_an_earlier_call_is_left_in_the_next(void **state)
+{
+    struct callers *c = new_callers();
+    struct caller a;
+
+    (void)state;
+    memset(&a, 0xff, sizeof(a)); /* it lies on a stack */
+    caller_begin(c, CALL_READ, 0, 0, 1, &a);
+    assert_false(a.moves);
+    assert_false(caller_stopped(&a));
+    assert_string_equal(a.why.msg, "");
+    caller_end(&a);
+    callers_free(c);
+}
+
 static void a_signal_that_is_blocked_or_over_does_not_stop_a_call(void **state)
 {
     struct callers *c;
@@ -100,6 +116,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_under_way_are_listed_the_oldest_first),
         cmocka_unit_test(all_that_is_under_way_can_be_stopped),
+        cmocka_unit_test(nothing_of_an_earlier_call_is_left_in_the_next),
         cmocka_unit_test(a_signal_that_is_blocked_or_over_does_not_stop_a_call),
     };
 
