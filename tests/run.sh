@@ -86,15 +86,26 @@ run() {
     running[$!]="$started $SECONDS $name"
 }
 
+# build DIR TARGETS OPTION...: what was printed is in $logs/DIR. It leaves the tests beside it their time.
 build() {
-    local dir=$1
-    shift
-    [ -d "$dir" ] || "$@" >"$logs/log" 2>&1 || { tail -n 30 "$logs/log"; return 1; }
-    ninja -C "$dir" >"$logs/log" 2>&1 || { grep -E 'error|warning|FAILED' -A5 "$logs/log" | head -n 60; return 1; }
+    local dir=$1 targets=$2 how=configure
+    shift 2
+    [ -d "$dir" ] || how=setup
+    # shellcheck disable=SC2086 # no target, or several
+    meson $how "$dir" -Dwerror=true "$@" >"$logs/$dir" 2>&1 && nice -n 10 ninja -C "$dir" $targets >>"$logs/$dir" 2>&1
 }
 
-# suite LABEL BUILDDIR: all programs and scripts against one build; those that take long first, so that in the end
-# nothing waits for one of them alone.
+# built DIR PID: waits for that build; false, and why, when it failed.
+built() {
+    wait "$2" && return
+    grep -E 'error|warning|FAILED' -A5 "$logs/$1" | head -n 60
+    echo "not ok $1"
+    failed=$((failed + 1))
+    return 1
+}
+
+# suite LABEL BUILDDIR: begins all programs and scripts against one build; those that take long first, so that in the
+# end nothing waits for one of them alone.
 suite() {
     local label=$1 dir=$2 test limit
     local -A begun=()
@@ -107,7 +118,6 @@ suite() {
     for test in "$dir"/tests/sim_* "$dir"/tests/test_*; do
         [ -f "$test" ] && [ -x "$test" ] && run "$label/$(basename "$test")" 300 "$test"
     done
-    finish
 }
 
 # script LABEL BUILDDIR FILE LIMIT: one of node/ or mount/.
@@ -116,36 +126,27 @@ script() {
         run "$1/$(basename "$(dirname "$3")")/$(basename "$3")" "$4" "$([[ $3 == *.py ]] && echo python3 || echo bash)" "$3"
 }
 
+# Each is built while the tests of the one before run, which leave processors some time. libFuzzer's is apart: it wants
+# its coverage in all of the code.
 run tidy 60 bash tests/tidy.sh
-if build build meson setup build --werror && { meson configure build -Dtests=true -Dwerror=true; ninja -C build; } >"$logs/log" 2>&1; then
-    suite plain build
-else
-    tail -n 30 "$logs/log"
-    echo "not ok build"
-    failed=$((failed + 1))
-fi
+build build "" -Dtests=true &
+built build $! && runs_plain=1
 if [ -z "$quick" ]; then
+    sanitize=(-Db_sanitize=address,undefined -Db_lundef=false)
+    CC=clang build build-asan "" -Dtests=true -Dbuildtype=debugoptimized "${sanitize[@]}" &
+    asan_build=$!
+fi
+[ -z "${runs_plain:-}" ] || suite plain build
+if [ -z "$quick" ] && built build-asan $asan_build; then
+    CC=clang build build-fuzz fuzz -Dtests=false -Dfuzz=true "${sanitize[@]}" &
+    fuzz_build=$!
     export ASAN_OPTIONS=abort_on_error=1:detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-    if CC=clang build build-asan meson setup build-asan --werror -Db_sanitize=address,undefined -Db_lundef=false -Dbuildtype=debugoptimized; then
-        suite asan build-asan
-    else
-        echo "not ok build-asan"
-        failed=$((failed + 1))
-    fi
-fi
-
-# Built apart: the coverage that libFuzzer wants is in all of the code.
-if [ -z "$quick" ] && [[ -z $filter || fuzz == *"$filter"* ]]; then
-    if { [ -d build-fuzz ] || CC=clang meson setup build-fuzz --werror -Dtests=false -Dfuzz=true \
-        -Db_sanitize=address,undefined -Db_lundef=false; } >"$logs/log" 2>&1 && ninja -C build-fuzz fuzz >"$logs/log" 2>&1; then
+    suite asan build-asan
+    if built build-fuzz $fuzz_build && [[ -z $filter || fuzz == *"$filter"* ]]; then
         run fuzz $((${FUZZ_SECONDS:-5} * 12 + 240)) bash tests/fuzz/run build-fuzz
-        finish
-    else
-        tail -n 30 "$logs/log"
-        echo "not ok build-fuzz"
-        failed=$((failed + 1))
     fi
 fi
+finish
 
 left=$(comm -13 <(echo "$before") <(ours | sort))
 if [ -n "$left" ]; then
