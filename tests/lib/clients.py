@@ -19,6 +19,8 @@ import os
 import pathlib
 import pickle
 import random
+import socket
+import struct
 import sys
 import threading
 import time
@@ -262,11 +264,15 @@ class HttpClient(Client):
             if conn is None:
                 op.out = "none"  # until something can have been sent
                 conn = connect(server[1], CALL_LIMIT_S, server[0])
+                # What was given up is not to be sent later, when a cut link is back: the run may have ended by then.
+                conn.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 op.out = "unknown"
             a = request(0, method, path, body, headers, conn=conn)
             self.conns[server] = conn
             return a
         except (OSError, http.client.HTTPException):
+            if conn is not None:
+                conn.close()
             return None
 
     def once(self, history, key, kind):
