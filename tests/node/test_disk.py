@@ -252,7 +252,7 @@ def full_disk(t):
                 eq(c.http("GET", f"/kv/k{i}").body, value_of(i, 60_000))
 
             def refused():
-                """Until its last log is full, which has room of its own, and it has given all else back."""
+                """Once, in a CI run, a value was taken behind the filling; why is not known."""
                 fill(c.inside(1, "filler"))
                 return c.http("PUT", "/kv/new", b"x" * 1000).status == 507
 
@@ -261,7 +261,7 @@ def full_disk(t):
             c.inside(1, "filler").unlink()
             for i in range(500, n):  # its own data goes, too
                 delete(i)
-            wait_until(lambda: c.http("PUT", "/kv/new", b"x" * 1000).status == 201, 60, "a value is stored")
+            wait_until(lambda: c.http("PUT", "/kv/new", b"x" * 1000).status == 201, 20, "a value is stored")
             wait_until(lambda: health(c, 1) == 200, 10, "the node says that it is well")
             print(f"# the slowest delete took {max(slowest):.1f} s", flush=True)
 
