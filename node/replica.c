@@ -255,6 +255,7 @@ out:
     return err;
 }
 
+/* What the store can tell is filled in; 0, or why that is not all. */
 static int hello_stats(struct replica *r, struct answer *a)
 {
     struct store *s = r->opts.store;
@@ -265,8 +266,6 @@ static int hello_stats(struct replica *r, struct answer *a)
     /* The store only estimates their number; that a recovering one has none must be certain. */
     if (err == 0 && replica_recovering(r))
         err = store_is_empty(s, &empty);
-    if (err < 0)
-        return err;
     a->disk_free = stats.disk_free;
     a->disk_total = stats.disk_total;
     a->n_bytes = stats.n_bytes;
@@ -274,7 +273,16 @@ static int hello_stats(struct replica *r, struct answer *a)
     a->store = span_str(s->ops->kind);
     if (replica_recovering(r))
         a->n_keys = empty ? 0 : stats.n_keys > 0 ? stats.n_keys : 1;
-    return 0;
+    return err;
+}
+
+/* Why the store does not work, if so: by the last probe, or because it just failed. */
+static struct span hello_ailment(struct replica *r, int stats_err, struct err *why)
+{
+    why->msg[0] = '\0';
+    if ((r->opts.watch == NULL || watch_explain(r->opts.watch, why) == 0) && stats_err < 0)
+        store_explain(r->opts.store, stats_err, why);
+    return span_of(why->msg, strnlen(why->msg, HELLO_TEXT_MAX));
 }
 
 static int hello(struct replica_request *rq, struct reply *out)
@@ -290,17 +298,15 @@ static int hello(struct replica_request *rq, struct reply *out)
         return request_fail(rq, -EINVAL, "no node has the index %" PRIu32, m->node);
     if (of_peer)
         err = incarnations_learn(r->incarnations, m->node, m->incarnation);
-    if (err == 0)
-        err = hello_stats(r, &a);
     if (err < 0)
         return request_fail(rq, err, "this node's store fails: %s", strerror(-err));
+    /* That a store fails is for HELLO to tell, and no reason to be silent. */
+    a.ailment = hello_ailment(r, hello_stats(r, &a), &ailment);
     /*
      * After it has learned, not before: what is promised from then on goes out with the name of the
      * sender's new life, and what was promised until then is below this floor.
      */
     a.floor = promises_floor(r->promises);
-    if (r->opts.watch != NULL && watch_explain(r->opts.watch, &ailment) < 0)
-        a.ailment = span_of(ailment.msg, strnlen(ailment.msg, HELLO_TEXT_MAX));
     if (!replica_votes(r)) {
         a.recovering = NODE_RECOVERING;
         if (replica_superseded(r) && a.n_keys == 0)

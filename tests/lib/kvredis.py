@@ -82,14 +82,14 @@ def read(f):
 
 
 class RedisCluster(Cluster):
-    """Node i on base_port + i keeps its data in the Redis on base_port + 10 + i."""
+    """Node i (of `on`; all, if not given) on base_port + i keeps its data in the Redis on base_port + 10 + i."""
 
-    def __init__(self, redis_args=(), db=0, **kw):
-        self.redis, self.redis_args, self.db = {}, list(redis_args), db
+    def __init__(self, redis_args=(), db=0, on=None, redis_fsync=None, **kw):
+        self.redis, self.redis_args, self.db, self.redis_fsync = {}, list(redis_args), db, redis_fsync
         self.start_now = kw.pop("start", True)
         super().__init__(start=False, **kw)
         try:
-            for i in self.nodes():
+            for i in on or self.nodes():
                 self.redis[i] = Redis(self.base_port + 10 + i, self.dir / f"redis-{i}", redis_args)
                 self.redis[i].start()
             if self.start_now:
@@ -103,7 +103,9 @@ class RedisCluster(Cluster):
 
     def command(self, i, extra=()):
         words = super().command(i, extra)
-        words[words.index("--store") + 1] = self.store_url(i)
+        if i in self.redis:
+            words[words.index("--store") + 1] = self.store_url(i)
+            words[words.index("--fsync") + 1] = self.redis_fsync or self.fsync
         return words
 
     def close(self):

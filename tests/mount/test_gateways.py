@@ -1,5 +1,5 @@
-"""test_gateways.py - three gateways and two mounts on one cluster while a node is killed and returns: no operation
-fails, and all of them tell who is down since when."""
+"""test_gateways.py - three gateways and two mounts on one cluster while a node, and then the Redis of another, is killed
+and returns: no operation fails, nothing is lost, and all of them tell who is down since when."""
 import json
 import os
 import pathlib
@@ -9,10 +9,12 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
-from kvtest import KVFS, Claims, Cluster, Gateway, connect, eq, wait_until
+from kvredis import RedisCluster
+from kvtest import KVFS, Claims, Gateway, connect, eq, wait_until
 
 BASE = 22250
 SEEN_LIMIT_S = 10  # half a second on a machine with nothing else to do
+OF_REDIS = 3  # this node keeps its data in a Redis
 
 
 class Load(threading.Thread):
@@ -38,13 +40,16 @@ class Load(threading.Thread):
         self.join()
 
 
-def by_http(gw, name):
+def by_http(gw, name, last):
+    """last: of each key what was acknowledged last."""
     conn = connect(gw.port)
 
     def step(i):
-        path, value = f"/kv/{name}/{i % 20}", b"%d" % i
+        key, value = f"{name}/{i % 20}", b"%d;" % i * (20000 if i % 20 == 5 else 1)
+        path = f"/kv/{key}"
         a = gw.http("PUT", path, value, conn=conn)
         assert a.status in (200, 201), a
+        last[key] = value
         a = gw.http("GET", path, conn=conn)
         eq((a.status, a.body), (200, value))
         if i % 10 == 0:
@@ -53,16 +58,19 @@ def by_http(gw, name):
         if i % 7 == 6:
             a = gw.http("DELETE", path, conn=conn)
             eq(a.status, 204)
+            last[key] = None
 
     return step
 
 
-def by_file(folder):
+def by_file(folder, last):
     folder.mkdir()
 
     def step(i):
         path, value = folder / f"f{i % 20}", b"%d" % i
+        key = f"{folder.name}/{path.name}"
         path.write_bytes(value)
+        last[key] = value
         eq(path.read_bytes(), value)
         with open(folder / "log", "ab") as f:
             f.write(b"x")
@@ -70,9 +78,11 @@ def by_file(folder):
             assert path.name in os.listdir(folder)
         if i % 7 == 6:
             path.unlink()
+            last[key] = None
         if i % 13 == 12:
             path.write_bytes(value)
             path.rename(folder / "moved")
+            last[key], last[f"{folder.name}/moved"] = None, value
 
     return step
 
@@ -89,30 +99,74 @@ def all_see(views, node, alive):
     return time.monotonic() - start
 
 
+def go_on(loads):
+    before = [x.n for x in loads]
+    wait_until(lambda: all(x.n > n + 5 or x.failed for x, n in zip(loads, before)), 20, "all go on")
+
+
+def told_as_down(views, mounts, node):
+    """Since when, and why, as each of them has it."""
+    for view in views:
+        row = view()[node]
+        assert row["since"].startswith("20") and row["last_error"], row
+    for m in mounts:
+        assert f"node-down node={node} " in m.log(), m.log()[-500:]
+    return [view()[node]["last_error"] for view in views]
+
+
+def node_dies(t, c, loads, views, mounts, victim):
+    with t.claim(f"node-{victim} is killed and returns under load: gateways and mounts tell so within a probe"):
+        go_on(loads)
+        c.kill9(victim)
+        gone = all_see(views, f"node-{victim}", False)
+        told_as_down(views, mounts, f"node-{victim}")
+        go_on(loads)
+        c.start(victim, wait=False)
+        c.wait_ready(victim)
+        back = all_see(views, f"node-{victim}", True)
+        for m in mounts:
+            wait_until(lambda m=m: f"node-up node=node-{victim} " in m.log(), 5, "it is in the log")
+        c.wait_alive()
+        print(f"# gone in the last /status after {gone:.2f} s, back {back:.2f} s after /health was 200", flush=True)
+
+
+def redis_dies(t, c, loads, views, mounts):
+    name, pid = f"node-{OF_REDIS}", c.pid(OF_REDIS)
+
+    def health():
+        return c.http("GET", "/health", node=OF_REDIS, timeout=5)
+
+    with t.claim("a Redis is killed under load: its node says why by 503, gateways and mounts within one more probe, all go on"):
+        go_on(loads)
+        c.redis[OF_REDIS].kill9()
+        killed = time.monotonic()
+        a = wait_until(lambda: (a := health()).status == 503 and a, 20, "/health is 503")
+        ill = time.monotonic() - killed
+        assert f"127.0.0.1:{c.redis[OF_REDIS].port}" in a.body.decode(), a
+        gone = all_see(views, name, False)
+        for why in told_as_down(views, mounts, name):
+            assert f"127.0.0.1:{c.redis[OF_REDIS].port}" in why, why
+        go_on(loads)
+        print(f"# 503 {ill:.2f} s after the Redis was killed, in the last /status {gone:.2f} s later", flush=True)
+    with t.claim("and when it is back so is its node, without a restart: used again within a probe"):
+        c.redis[OF_REDIS].start()
+        wait_until(lambda: health().status == 200, 20, "/health is 200")
+        back = all_see(views, name, True)
+        go_on(loads)
+        eq((c.procs[OF_REDIS].poll(), c.pid(OF_REDIS)), (None, pid))
+        assert c.log(OF_REDIS).count(" listening ") == 1, "it was started again"
+        print(f"# back in the last /status {back:.2f} s after /health was 200", flush=True)
+
+
 def under_load(t, c, gateways, mounts):
     views = [g.nodes for g in gateways] + [lambda m=m: rows(m) for m in mounts]
-    loads = [Load(by_http(g, f"g{i}")) for i, g in enumerate(gateways)]
-    loads += [Load(by_file(m.path / f"m{i}")) for i, m in enumerate(mounts)]
+    last = {}
+    loads = [Load(by_http(g, f"g{i}", last)) for i, g in enumerate(gateways)]
+    loads += [Load(by_file(m.path / f"m{i}", last)) for i, m in enumerate(mounts)]
     try:
-        for victim in (2, 1):
-            with t.claim(f"node-{victim} is killed and returns under load: gateways and mounts tell so within a probe"):
-                wait_until(lambda: all(x.n > 5 or x.failed for x in loads), 20, "all work")
-                c.kill9(victim)
-                gone = all_see(views, f"node-{victim}", False)
-                for view in views:
-                    row = view()[f"node-{victim}"]
-                    assert row["since"].startswith("20") and row["last_error"], row
-                for m in mounts:
-                    assert f"node-down node=node-{victim} " in m.log(), m.log()[-500:]
-                before = [x.n for x in loads]
-                wait_until(lambda: all(x.n > n + 5 or x.failed for x, n in zip(loads, before)), 20, "all go on")
-                c.start(victim, wait=False)
-                c.wait_ready(victim)
-                back = all_see(views, f"node-{victim}", True)
-                for m in mounts:
-                    wait_until(lambda m=m: f"node-up node=node-{victim} " in m.log(), 5, "it is in the log")
-                c.wait_alive()
-                print(f"# gone in the last /status after {gone:.2f} s, back {back:.2f} s after /health was 200", flush=True)
+        node_dies(t, c, loads, views, mounts, 2)
+        redis_dies(t, c, loads, views, mounts)
+        node_dies(t, c, loads, views, mounts, 1)
     finally:
         for x in loads:
             x.stop()
@@ -121,6 +175,11 @@ def under_load(t, c, gateways, mounts):
         eq([x.failed for x in loads if x.failed], [])
         for i, m in enumerate(mounts):
             eq((m.path / f"m{i}/log").stat().st_size, loads[len(gateways) + i].n)
+    with t.claim("nor is anything lost: each node comes to hold what was acknowledged last, and so do all that are asked"):
+        c.wait_same(list(last), 60, "all three hold the same")
+        for i, (key, value) in enumerate(last.items()):
+            for a in (gateways[i % 3].http("GET", f"/kv/{key}"), c.http("GET", f"/replica/{key}", node=OF_REDIS)):
+                eq((a.status, a.body if value else None), (200 if value else 404, value), key)
 
 
 def late_mount(t, c):
@@ -142,7 +201,7 @@ def late_mount(t, c):
         assert rows(m)["node-3"]["since"].startswith("20"), rows(m)
 
 
-with Claims() as t, Cluster(base_port=BASE, fsync="never") as c:
+with Claims() as t, RedisCluster(base_port=BASE, fsync="never", on=[OF_REDIS], redis_fsync="always") as c:
     gws = [Gateway(c.config_path, BASE + 5 + i, c.dir / f"gateway-{i}.log") for i in range(3)]
     try:
         for g in gws:

@@ -255,6 +255,32 @@ static void that_it_is_empty_is_no_estimate(void **state)
     got_fini(&g);
 }
 
+static int failing_stats(struct store *s, struct store_stats *out)
+{
+    (void)s, (void)out;
+    return -EIO;
+}
+
+/* Else a node whose store is out of reach would be asked, and shown as well, all the while. */
+static void a_store_that_fails_is_told_of_by_hello_and_is_not_empty(void **state)
+{
+    struct rig *f = *state;
+    struct store_ops ops = *plain_ops;
+    struct got g = {0};
+
+    ops.stats = failing_stats;
+    f->store->ops = &ops;
+    rig_hello(f, MESSAGE_NODE_NONE, 0, &g);
+    assert_int_equal(g.a.kind, ANS_HELLO);
+    assert_true(span_eq(g.a.ailment, span_str(strerror(EIO))));
+    assert_int_equal(g.a.n_keys, 1);
+    f->store->ops = plain_ops;
+    rig_hello(f, MESSAGE_NODE_NONE, 0, &g);
+    assert_int_equal(g.a.ailment.len, 0);
+    assert_int_equal(g.a.n_keys, 0);
+    got_fini(&g);
+}
+
 /* --- its incarnation ------------------------------------------------------------------ */
 
 static void a_renewed_incarnation_is_above_what_others_know_and_stays(void **state)
@@ -524,6 +550,7 @@ int main(void)
         TEST(a_distrusted_store_has_a_new_life_wherever_a_crash_interrupts_it),
         TEST(a_distrusted_store_keeps_its_records_and_tells_them_to_itself),
         TEST(that_it_is_empty_is_no_estimate),
+        TEST(a_store_that_fails_is_told_of_by_hello_and_is_not_empty),
         TEST(a_renewed_incarnation_is_above_what_others_know_and_stays),
         TEST(a_node_that_votes_rises_above_a_sibling_and_stays_whole),
         TEST(a_node_that_votes_is_superseded_by_a_later_life),

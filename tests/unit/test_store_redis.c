@@ -393,6 +393,7 @@ static void what_was_sent_in_an_earlier_session_is_refused(void **state)
 static void a_redis_killed_and_started_again_has_all_that_was_acknowledged(void **state)
 {
     struct fixture *f = *state;
+    struct store_stats stats;
     uint64_t start;
 
     for (unsigned round = 0; round < 3; round++) {
@@ -405,6 +406,8 @@ static void a_redis_killed_and_started_again_has_all_that_was_acknowledged(void 
         start = now_ms();
         assert_int_equal(put(f->s, "lost", "r", "v"), -EHOSTDOWN);
         assert_int_equal(f->s->ops->probe(f->s), -EHOSTDOWN);
+        assert_int_equal(f->s->ops->stats(f->s, &stats), 0); /* as it was last seen */
+        assert_int_equal(stats.n_keys, 2);
         assert_true(now_ms() - start < 3000);
         redis_server_again(&f->redis, NULL);
         assert_true(works_soon(f->s));
