@@ -51,14 +51,35 @@ static inline uint64_t core_now_us(void)
 /* A name in a directory, as keys. */
 struct name {
     struct inode *dir;        /* referenced */
+    struct dir_use use;       /* so long it is not moved */
     struct buf prefix;        /* of dir */
     struct buf file;          /* the key of a file of that name; empty: there can be none */
     struct buf subdir;        /* the prefix of a directory of that name; empty: there can be none */
     int file_err, subdir_err; /* why: -EINVAL or -ENAMETOOLONG */
 };
-/* -ENOENT: no such directory any more; -EINVAL: no name that can be; -ENAMETOOLONG. */
-int name_resolve(struct fs *fs, uint64_t parent, const char *text, struct name *out);
+/*
+ * Waits while this mount moves the directory, and enters it, see dir_moves.h: the keys stay those
+ * of the name until name_fini(). -ENOENT: no such directory any more; -EINVAL: no name that can be;
+ * -ENAMETOOLONG; -EINTR.
+ */
+int name_resolve(struct fs *fs, struct caller *who, uint64_t parent, const char *text,
+                 struct name *out);
+/* Both, or none. -ENOENT where *from can be no name. */
+int names_resolve(struct fs *fs, struct caller *who, uint64_t parent, const char *text,
+                  struct name *from, uint64_t to_parent, const char *to_text, struct name *to);
 void name_fini(struct fs *fs, struct name *n);
+/* The key of an inode, which stays that until it is left (also when entering it fails). Waits as
+ * name_resolve() does. -ENOENT: it has no name any more; -EINTR. */
+struct key_use {
+    struct buf key;
+    struct dir_use use;
+    bool entered;
+};
+int key_enter(struct fs *fs, struct caller *who, struct inode *in, struct key_use *out);
+void key_leave(struct fs *fs, struct key_use *k);
+/* What dir_moves_enter() says: is it to be tried again? Waits for that, and makes it -EINTR where
+ * the caller is to stop. */
+bool fs_may_enter_again(struct fs *fs, struct caller *who, uint64_t n_ended, int *err);
 
 /* Reads one key: 0 and what was found, -ENOENT when it is not live. from, at_least: read_args's. */
 int key_find_file(struct fs *fs, struct caller *who, struct span key, enum read_from from,
@@ -97,8 +118,13 @@ int fs_entry_of(struct fs *fs, struct caller *who, struct span key, const struct
  * asking, while the mark holds? Says so in *e. */
 void fs_hold_name(struct fs *fs, const struct found *found, const struct follow_mark *mark,
                   struct fs_entry *e);
-/* Asks what an inode is now, and keeps it if it may. -ENOENT; -ESTALE: something else. (known.c, as
- * are the next five.) */
+/* Is it in a directory that moves, by somebody else? Never blocks. (known.c, as are the next
+ * seven.) */
+bool fs_is_moving(struct fs *fs, struct caller *who, struct inode *in);
+/* Its key was not there: may that be since a directory moved, after so many moves had ended? Waits
+ * while it does. */
+bool fs_has_moved(struct fs *fs, struct caller *who, struct inode *in, uint64_t n_ended);
+/* Asks what an inode is now, and keeps it if it may. -ENOENT; -ESTALE: something else. */
 int fs_find_inode(struct fs *fs, struct caller *who, struct inode *in, enum read_from from,
                   struct found *out);
 /* Asks what a directory is, if the kernel has come by its name without asking and that is not known

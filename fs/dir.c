@@ -218,7 +218,61 @@ static int take_page(struct fs *fs, struct dir_handle *d, const struct list_resu
     return d->position.err;
 }
 
-static int fetch_page(struct fs *fs, struct caller *who, struct dir_handle *d)
+/* Puts another prefix in the place of one of that length. */
+static int rebase_key(struct buf *key, size_t prefix_len, struct span to)
+{
+    struct buf moved = {0};
+
+    if (key->len < prefix_len)
+        return 0; /* nothing, yet */
+    buf_add_span(&moved, to);
+    buf_add(&moved, key->data + prefix_len, key->len - prefix_len);
+    if (moved.err < 0)
+        return moved.err;
+    buf_fini(key);
+    *key = moved;
+    return 0;
+}
+
+/* The directory has moved: the listing goes on where it stands now. */
+static int rebase(struct dir_handle *d, struct buf *prefix)
+{
+    size_t old_len = d->prefix.len;
+    int err = rebase_key(&d->position, old_len, buf_span(prefix));
+
+    for (size_t i = 0; i < d->n_held && err == 0; i++)
+        err = rebase_key(&d->held[i].key, old_len, buf_span(prefix));
+    if (err < 0)
+        return d->broken = err;
+    buf_fini(&d->prefix);
+    d->prefix = *prefix;
+    *prefix = (struct buf){0};
+    return 0;
+}
+
+/* Waits while this mount moves the directory; nobody does until it is left. */
+static int enter(struct fs *fs, struct caller *who, struct dir_handle *d, struct dir_use *use)
+{
+    uint64_t n_ended;
+    int err;
+
+    do {
+        struct buf prefix = {0};
+
+        n_ended = dir_moves_ended(&fs->moves);
+        err = inode_key(fs->inodes, d->in, &prefix);
+        if (err == 0 && !span_eq(buf_span(&prefix), buf_span(&d->prefix)))
+            err = rebase(d, &prefix);
+        buf_fini(&prefix);
+        if (err < 0 && err != -ENOENT) /* removed meanwhile: by the name that it had */
+            return err;
+        use->prefix = buf_span(&d->prefix);
+        err = dir_moves_enter(&fs->moves, n_ended, use, NULL);
+    } while (fs_may_enter_again(fs, who, n_ended, &err));
+    return err;
+}
+
+static int fetch_entered(struct fs *fs, struct caller *who, struct dir_handle *d)
 {
     struct list_args args = {.prefix = buf_span(&d->prefix),
                              .start_after = buf_span(&d->position),
@@ -228,8 +282,6 @@ static int fetch_page(struct fs *fs, struct caller *who, struct dir_handle *d)
     struct follow_mark mark;
     int err;
 
-    if (d->broken < 0)
-        return d->broken;
     d->read_us = core_now_us();
     err = core_list_dir(fs, who, &args, &page, &mark);
     if (args.start_after.len == 0 || mark.epoch == 0)
@@ -241,6 +293,20 @@ static int fetch_page(struct fs *fs, struct caller *who, struct dir_handle *d)
         err = -ENOENT;
     }
     list_result_fini(&page);
+    return err;
+}
+
+static int fetch_page(struct fs *fs, struct caller *who, struct dir_handle *d)
+{
+    struct dir_use use;
+    int err = d->broken;
+
+    if (err == 0)
+        err = enter(fs, who, d, &use);
+    if (err == 0) {
+        err = fetch_entered(fs, who, d);
+        dir_moves_leave(&fs->moves, &use);
+    }
     return err;
 }
 

@@ -475,24 +475,19 @@ static int job_run_locked(struct caller *who, struct file *f, struct store_job *
  * there would stay behind. 0 or -EINTR. */
 static int wait_turn_locked(struct fs *fs, struct caller *who, struct file *f)
 {
-    struct buf key = {0};
-    bool moves = true;
+    uint64_t n_ended;
     int err = 0;
 
-    while (err == 0 && moves) {
+    while (err == 0) {
         err = file_wait_idle_locked(who, f);
-        buf_clear(&key);
-        moves = err == 0 && !who->moves && fs->moves.n > 0 &&
-                inode_key(fs->inodes, f->inode, &key) == 0 &&
-                dir_moves_has(&fs->moves, buf_span(&key));
-        if (!moves)
+        n_ended = dir_moves_ended(&fs->moves);
+        if (err < 0 || !fs_is_moving(fs, who, f->inode))
             break;
         pthread_mutex_unlock(&f->lock);
-        dir_moves_wait_step(&fs->moves);
+        dir_moves_wait_step(&fs->moves, n_ended);
         pthread_mutex_lock(&f->lock);
         err = caller_stopped(who) ? -EINTR : 0;
     }
-    buf_fini(&key);
     return err;
 }
 

@@ -188,7 +188,7 @@ int fs_lookup(struct fs *fs, struct caller *who, uint64_t parent, const char *te
 
     do {
         moves = inode_moves(fs->inodes);
-        err = name_resolve(fs, parent, text, &n);
+        err = name_resolve(fs, who, parent, text, &n);
         if (err < 0)
             return err == -EINVAL ? -ENOENT : err; /* what is no name cannot be there */
         mark = n.file.len > 0 ? follow_mark(fs->follow, buf_span(&n.file), buf_span(&n.subdir))
@@ -356,14 +356,14 @@ static int change_stored(struct fs *fs, struct caller *who, struct inode *in,
     struct write_result res = {0};
     struct file *f = inode_file(fs->inodes, in);
     struct follow_mark mark = {0};
-    struct buf key = {0};
+    struct key_use k;
     bool sure; /* that the key holds just this now, or did a moment ago */
-    int err = inode_key(fs->inodes, in, &key);
+    int err = key_enter(fs, who, in, &k);
 
-    args.key = buf_span(&key);
+    args.key = buf_span(&k.key);
     if (err == 0)
         mark = follow_mark(fs->follow, args.key, args.key);
-    if (err == 0 && e.dir && key.data[key.len - 1] != '/')
+    if (err == 0 && e.dir && k.key.data[k.key.len - 1] != '/')
         err = -EPERM; /* a piece of a long name: there is no key that could have attributes */
     if (err == 0)
         err = core_write(fs, who, &args, &res);
@@ -385,7 +385,7 @@ static int change_stored(struct fs *fs, struct caller *who, struct inode *in,
         follow_keep_own(fs->follow, in, args.key, out, &mark);
     write_result_fini(&res);
     file_put(fs, f);
-    buf_fini(&key);
+    key_leave(fs, &k);
     return err;
 }
 

@@ -11,6 +11,7 @@
  *     a directory handle's (dir.c)
  *     a file's (file.h)
  *     that of the times of directories (dirtime.c)
+ *     that of the directories that move (dir_moves.c)
  *     the inode table's (inode.c), the root's and that of what is open (core.h), the callers'
  *     (caller.c), the listings' (listings.c)
  *     the follow's (follow.c)

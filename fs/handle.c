@@ -159,7 +159,7 @@ static int create_inode(struct fs *fs, struct caller *who, uint64_t parent, cons
 
     do {
         moves = inode_moves(fs->inodes);
-        err = name_resolve(fs, parent, text, &n);
+        err = name_resolve(fs, who, parent, text, &n);
         if (err < 0)
             return err;
         err = n.file_err; /* a name that only a directory can have? */

@@ -55,16 +55,45 @@ static int find_file(struct fs *fs, struct caller *who, struct inode *in, struct
     return err;
 }
 
+bool fs_is_moving(struct fs *fs, struct caller *who, struct inode *in)
+{
+    struct buf key = {0};
+    bool moves = !who->moves && fs->moves.n > 0 && inode_key(fs->inodes, in, &key) == 0 &&
+                 dir_moves_has(&fs->moves, buf_span(&key));
+
+    buf_fini(&key);
+    return moves;
+}
+
+bool fs_has_moved(struct fs *fs, struct caller *who, struct inode *in, uint64_t n_ended)
+{
+    uint64_t now = dir_moves_ended(&fs->moves);
+    bool moved = now != n_ended;
+
+    while (!caller_stopped(who) && fs_is_moving(fs, who, in)) {
+        dir_moves_wait_step(&fs->moves, now);
+        now = dir_moves_ended(&fs->moves);
+        moved = true;
+    }
+    return moved && !caller_stopped(who);
+}
+
 int fs_find_inode(struct fs *fs, struct caller *who, struct inode *in, enum read_from from,
                   struct found *out)
 {
     struct buf key = {0};
-    int err = inode_last_key(fs->inodes, in, &key);
+    uint64_t n_ended;
+    int err;
 
-    if (err == 0 && in->kind == INODE_DIR)
-        err = find_dir(fs, who, in, buf_span(&key), from, out);
-    else if (err == 0)
-        err = find_file(fs, who, in, buf_span(&key), from, out);
+    do {
+        n_ended = dir_moves_ended(&fs->moves);
+        buf_clear(&key);
+        err = inode_last_key(fs->inodes, in, &key);
+        if (err == 0 && in->kind == INODE_DIR)
+            err = find_dir(fs, who, in, buf_span(&key), from, out);
+        else if (err == 0)
+            err = find_file(fs, who, in, buf_span(&key), from, out);
+    } while (err == -ENOENT && fs_has_moved(fs, who, in, n_ended));
     buf_fini(&key);
     return err;
 }

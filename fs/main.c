@@ -10,7 +10,7 @@
  *   fs.c           lookup, attributes
  *   tree.c         names made and removed
  *   rename.c       names moved; rename_dir.c a directory, key by key
- *   dir_moves.[ch] the directories that are just being moved
+ *   dir_moves.[ch] the directories that are just being moved, and who is in them
  *   move.[ch]      one key moved           move_mark.[ch]  how an interrupted move is recognised
  *   content.[ch]   the bytes of an open file: in memory, or spill.[ch]: in a temporary file
  *   file.[ch]      an open file and its view: file_load.c fetches it, file_read.c reads it,

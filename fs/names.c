@@ -13,7 +13,17 @@
 
 /* --- names ------------------------------------------------------------------------------------ */
 
-int name_resolve(struct fs *fs, uint64_t parent, const char *text, struct name *out)
+static void name_free(struct fs *fs, struct name *n)
+{
+    inode_put(fs->inodes, n->dir);
+    buf_fini(&n->prefix);
+    buf_fini(&n->file);
+    buf_fini(&n->subdir);
+    *n = (struct name){0};
+}
+
+/* As it is called just now. */
+static int name_keys(struct fs *fs, uint64_t parent, const char *text, struct name *out)
 {
     struct span name = span_str(text);
     int err;
@@ -36,17 +46,96 @@ int name_resolve(struct fs *fs, uint64_t parent, const char *text, struct name *
         out->subdir_err = dir;
     }
     if (err < 0)
-        name_fini(fs, out);
+        name_free(fs, out);
+    return err;
+}
+
+bool fs_may_enter_again(struct fs *fs, struct caller *who, uint64_t n_ended, int *err)
+{
+    if (*err == -EBUSY)
+        dir_moves_wait_step(&fs->moves, n_ended);
+    if ((*err == -EBUSY || *err == -EAGAIN) && caller_stopped(who))
+        *err = -EINTR;
+    return *err == -EBUSY || *err == -EAGAIN;
+}
+
+int name_resolve(struct fs *fs, struct caller *who, uint64_t parent, const char *text,
+                 struct name *out)
+{
+    uint64_t n_ended;
+    int err;
+
+    do {
+        n_ended = dir_moves_ended(&fs->moves);
+        err = name_keys(fs, parent, text, out);
+        if (err < 0)
+            return err;
+        out->use.prefix = buf_span(&out->prefix);
+        err = dir_moves_enter(&fs->moves, n_ended, &out->use, NULL);
+        if (err < 0)
+            name_free(fs, out);
+    } while (fs_may_enter_again(fs, who, n_ended, &err));
+    return err;
+}
+
+int names_resolve(struct fs *fs, struct caller *who, uint64_t parent, const char *text,
+                  struct name *from, uint64_t to_parent, const char *to_text, struct name *to)
+{
+    uint64_t n_ended;
+    int err;
+
+    do {
+        n_ended = dir_moves_ended(&fs->moves);
+        err = name_keys(fs, parent, text, from);
+        if (err < 0)
+            return err == -EINVAL ? -ENOENT : err;
+        err = name_keys(fs, to_parent, to_text, to);
+        if (err < 0) {
+            name_free(fs, from);
+            return err;
+        }
+        from->use.prefix = buf_span(&from->prefix);
+        to->use.prefix = buf_span(&to->prefix);
+        err = dir_moves_enter(&fs->moves, n_ended, &from->use, &to->use);
+        if (err < 0) {
+            name_free(fs, to);
+            name_free(fs, from);
+        }
+    } while (fs_may_enter_again(fs, who, n_ended, &err));
     return err;
 }
 
 void name_fini(struct fs *fs, struct name *n)
 {
-    inode_put(fs->inodes, n->dir);
-    buf_fini(&n->prefix);
-    buf_fini(&n->file);
-    buf_fini(&n->subdir);
-    *n = (struct name){0};
+    dir_moves_leave(&fs->moves, &n->use);
+    name_free(fs, n);
+}
+
+int key_enter(struct fs *fs, struct caller *who, struct inode *in, struct key_use *out)
+{
+    uint64_t n_ended;
+    int err;
+
+    *out = (struct key_use){0};
+    do {
+        n_ended = dir_moves_ended(&fs->moves);
+        buf_clear(&out->key);
+        err = inode_key(fs->inodes, in, &out->key);
+        if (err < 0)
+            return err;
+        out->use.prefix = buf_span(&out->key);
+        err = dir_moves_enter(&fs->moves, n_ended, &out->use, NULL);
+    } while (fs_may_enter_again(fs, who, n_ended, &err));
+    out->entered = err == 0;
+    return err;
+}
+
+void key_leave(struct fs *fs, struct key_use *k)
+{
+    if (k->entered)
+        dir_moves_leave(&fs->moves, &k->use);
+    buf_fini(&k->key);
+    k->entered = false;
 }
 
 /* --- finding ---------------------------------------------------------------------------------- */

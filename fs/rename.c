@@ -111,15 +111,10 @@ int fs_rename(struct fs *fs, struct caller *who, uint64_t parent, const char *te
 {
     struct name from, to;
     bool same_name;
-    int err = name_resolve(fs, parent, text, &from);
+    int err = names_resolve(fs, who, parent, text, &from, new_parent, new_text, &to);
 
     if (err < 0)
-        return err == -EINVAL ? -ENOENT : err;
-    err = name_resolve(fs, new_parent, new_text, &to);
-    if (err < 0) {
-        name_fini(fs, &from);
         return err;
-    }
     same_name = strcmp(text, new_text) == 0;
     err = fs_check_dir(fs, who, to.dir);
     if (err == 0 && (from.dir != to.dir || !same_name))

@@ -284,7 +284,9 @@ int fs_rename_dir(struct fs *fs, struct caller *who, struct inode *parent, struc
     err = dir_keep(fs, who, parent);
     if (err < 0)
         return err;
-    dir_moves_begin(&fs->moves, &move, old);
+    err = dir_moves_begin(&fs->moves, who, &move, old);
+    if (err < 0)
+        return err;
     who->moves = true;
     err = hold_tree(fs, who, old, &files, &n_files, &n_held);
     if (err == 0)

@@ -36,7 +36,7 @@ static int make(struct fs *fs, struct caller *who, uint64_t parent, const char *
         struct buf *key;
 
         moves = inode_moves(fs->inodes);
-        err = name_resolve(fs, parent, text, &n);
+        err = name_resolve(fs, who, parent, text, &n);
         if (err < 0)
             return err;
         key = found->kind == INODE_DIR ? &n.subdir : &n.file;
@@ -147,7 +147,7 @@ int fs_unlink(struct fs *fs, struct caller *who, uint64_t parent, const char *te
 {
     struct file *f = NULL;
     struct name n;
-    int err = name_resolve(fs, parent, text, &n);
+    int err = name_resolve(fs, who, parent, text, &n);
 
     if (err < 0)
         return err == -EINVAL ? -ENOENT : err;
@@ -211,7 +211,7 @@ static int remove_dir(struct fs *fs, struct caller *who, struct span prefix)
 int fs_rmdir(struct fs *fs, struct caller *who, uint64_t parent, const char *text)
 {
     struct name n;
-    int err = name_resolve(fs, parent, text, &n);
+    int err = name_resolve(fs, who, parent, text, &n);
 
     if (err < 0)
         return err == -EINVAL ? -ENOENT : err;

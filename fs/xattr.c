@@ -230,7 +230,7 @@ static int change(struct fs *fs, struct caller *who, uint64_t id, struct xattr_e
     struct write_args args = {.edit = xattr_edit, .ctx = e};
     struct inode *in = inode_get(fs->inodes, id);
     struct write_result res = {0};
-    struct buf key = {0};
+    struct key_use k = {0};
     struct file *f = NULL;
     int err;
 
@@ -243,10 +243,10 @@ static int change(struct fs *fs, struct caller *who, uint64_t id, struct xattr_e
     /* It needs a record, which knows the file's attributes. */
     err = f != NULL && file_is_fresh(f) ? file_store(fs, who, f) : 0;
     if (err == 0)
-        err = inode_key(fs->inodes, in, &key);
-    if (err == 0 && (key.len == 0 || (e->dir && key.data[key.len - 1] != '/')))
+        err = key_enter(fs, who, in, &k);
+    if (err == 0 && (k.key.len == 0 || (e->dir && k.key.data[k.key.len - 1] != '/')))
         err = -EOPNOTSUPP;
-    args.key = buf_span(&key);
+    args.key = buf_span(&k.key);
     if (err == 0)
         err = core_write(fs, who, &args, &res);
     if (err == 0 && e->dir && res.rec_is == WRITE_AS_DRAFTED)
@@ -258,7 +258,7 @@ static int change(struct fs *fs, struct caller *who, uint64_t id, struct xattr_e
     }
     write_result_fini(&res);
     buf_fini(&e->attrs);
-    buf_fini(&key);
+    key_leave(fs, &k);
     file_put(fs, f);
     inode_put(fs->inodes, in);
     return err;

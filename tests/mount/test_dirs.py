@@ -1,6 +1,8 @@
 """test_dirs.py - directories: large ones, read while they change, in any order; made and removed by two mounts at once."""
+import concurrent.futures
 import ctypes
 import errno
+import itertools
 import os
 import pathlib
 import re
@@ -251,6 +253,34 @@ with Claims() as t, Cluster(base_port=21620, fsync="never") as c:
         eq((sorted(os.listdir(b / "moved/sub")), (b / "tree").exists()), ([f"{i:06}" for i in range(n)], False))
         os.rename(b / "moved", b / "tree")
         eq((len(os.listdir(a / "tree/sub")), (a / "moved").exists()), (n, False))
+
+    with t.claim("a directory moves with all that is made, and without what is removed, in it meanwhile"):
+        n = N // 10
+        fill(c, "busy/sub/", n)
+        kept, begun, stop = set(), threading.Event(), threading.Event()
+        fd = os.open(a / "busy/sub", os.O_PATH)
+
+        def work():
+            for i in itertools.count():
+                if stop.is_set():
+                    return
+                os.mkdir(f"d{i}", dir_fd=fd)
+                os.symlink("to", f"l{i}", dir_fd=fd)
+                os.close(os.open(f"f{i}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, dir_fd=fd))
+                os.rmdir(f"d{i}", dir_fd=fd)
+                os.rename(f"l{i}", f"m{i}", src_dir_fd=fd, dst_dir_fd=fd)
+                kept.update((f"f{i}", f"m{i}"))
+                begun.set()
+
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            done = pool.submit(work)
+            begun.wait(30)
+            os.rename(a / "busy", a / "busy2")
+            stop.set()
+            done.result()
+        os.close(fd)
+        eq(set(os.listdir(b / "busy2/sub")) - {f"{i:06}" for i in range(n)}, kept)
+        eq((len(os.listdir(a / "busy2/sub")), (b / "busy").exists()), (n + len(kept), False))
 
     with t.claim("what the kernel has forgotten this mount forgets too"):
         program = pathlib.Path(KVFS).read_bytes()  # the sanitizer keeps what was freed

@@ -357,7 +357,7 @@ static void what_is_stored_in_a_directory_that_moves_waits_for_its_new_name(void
     assert_int_equal(fs_create(w->a.fs, &w->a.root, dir.id, "f", 0600, O_CREAT | O_RDWR, &e, &c.h),
                      0);
     mounted_write(&w->a, c.h, 0, "late");
-    dir_moves_begin(&w->a.fs->moves, &move, span_str("d/"));
+    assert_int_equal(dir_moves_begin(&w->a.fs->moves, &w->a.root, &move, span_str("d/")), 0);
     assert_int_equal(pthread_create(&thread, NULL, close_in_thread, &c), 0);
     assert_false(ended_early(thread));
     assert_int_equal(inode_move_tree(w->a.fs->inodes, span_str("d/"), span_str("n/"), false), 0);
