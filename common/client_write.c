@@ -386,6 +386,15 @@ void write_fetch(struct write_op *w, struct ballot pin)
 
 /* --- prepare ---------------------------------------------------------------------------------- */
 
+/* Is what an earlier try was brought also what stands there now? A large value would be fetched
+ * again, and be held twice while a slow replica is still sent that try. */
+static bool keeps_cur_value(const struct write_op *w, const struct record *now)
+{
+    return w->want_value && w->have_cur_value && record_is_live(now) &&
+           now->size == w->cur_value.len && w->cur.rec.size == now->size &&
+           span_eq(w->cur.rec.sums, now->sums);
+}
+
 /* A majority has promised. */
 static void write_promised(struct write_op *w, struct round *r)
 {
@@ -401,8 +410,10 @@ static void write_promised(struct write_op *w, struct round *r)
         if (top == NULL || ballot_cmp(leg->ans.record.version, top->ans.record.version) > 0)
             top = leg;
     }
-    value_fini(&w->cur_value);
-    w->have_cur_value = false;
+    if (!keeps_cur_value(w, &top->ans.record)) {
+        value_fini(&w->cur_value);
+        w->have_cur_value = false;
+    }
     for (unsigned i = 0; i < r->n; i++) {
         const struct leg *leg = &r->legs[i];
 

@@ -64,12 +64,17 @@ static struct blob *lot_new(struct lot **out)
     return b;
 }
 
-int body_room_hold(struct body_room *room, struct value v, struct value *out)
+int body_room_hold(struct body_room *room, struct value v, struct value *held)
 {
     struct lot *l;
-    struct blob *b = lot_new(&l);
-    int err = b == NULL ? -ENOMEM : lot_take(l, budget_for(room, v.len), v.len);
+    struct blob *b;
+    int err;
 
+    if (held->len == v.len && held->data == v.data)
+        return 0; /* a reference is held: no other bytes can have come to stand there */
+    value_fini(held);
+    b = lot_new(&l);
+    err = b == NULL ? -ENOMEM : lot_take(l, budget_for(room, v.len), v.len);
     if (err < 0) {
         blob_unref(b);
         return err;
@@ -78,7 +83,7 @@ int body_room_hold(struct body_room *room, struct value v, struct value *out)
     b->data = v.blob->data;
     b->len = v.blob->len;
     b->mapped = v.blob->mapped;
-    *out = (struct value){b, v.data, v.len};
+    *held = (struct value){b, v.data, v.len};
     return 0;
 }
 

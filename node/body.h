@@ -40,9 +40,10 @@ int body_sums(struct body *b, struct span *out);
 void body_fini(struct body *b); /* {0} is allowed */
 
 /*
- * *out: v, which is not empty, with a reference of its own, counted as one more body while anybody
- * has that. 0, -EAGAIN, -ENOMEM.
+ * *held, {0} at first, becomes v, which is not empty, with a reference of its own, counted as one
+ * more body while anybody has that; in the place of what it was. The same bytes count once. 0,
+ * -EAGAIN, -ENOMEM: it is {0}.
  */
-int body_room_hold(struct body_room *room, struct value v, struct value *out);
+int body_room_hold(struct body_room *room, struct value v, struct value *held);
 
 #endif

@@ -31,6 +31,7 @@ struct kv_write {
     struct relay *relay;         /* of one that is not for memory; see relay.h */
     struct value value;          /* the whole body */
     struct span sums;            /* its checksums, where it is large */
+    struct value old;            /* APPEND: what it goes behind, as it counts */
     struct buf attrs;            /* of the record that edit() made last */
     struct write_args args;
 };
@@ -76,10 +77,11 @@ static int edit_append(struct kv_write *w, struct value old, struct draft *next)
     if (size == 0)
         return 0;
     if (old.len > 0) {
-        int err = body_room_hold(&s->room, old, &next->value);
+        int err = body_room_hold(&s->room, old, &w->old);
 
         if (err != 0)
             return err;
+        next->value = value_ref(w->old);
     }
     next->tail = value_ref(w->value);
     return 0;
@@ -205,6 +207,7 @@ static void write_done(void *arg, struct write_result *res)
     struct kv_write *w = arg;
     struct response r = {.status = 204};
 
+    value_fini(&w->old);
     if (res->err != 0)
         reply_not_stored(w, res);
     else if (w->kind == DELETE)

@@ -205,12 +205,17 @@ static void bytes_of_others_count_while_they_are_held(void **state)
     for (size_t i = 0; i < 2; i++) {
         struct body_room room = {.memory.max = 1999, .disk.max = 2 * LARGE - 1};
         struct budget *budget = i == 0 ? &room.memory : &room.disk;
-        struct value v = {blob_new(lens[i] + 10), NULL, lens[i]}, held, more;
+        struct value v = {blob_new(lens[i] + 10), NULL, lens[i]}, held = {0}, more = {0};
+        const struct blob *first;
 
         assert_non_null(v.blob);
         memset(v.blob->data, 'x', v.blob->len);
         v.data = v.blob->data + 10;
         assert_int_equal(body_room_hold(&room, v, &held), 0);
+        assert_int_equal(atomic_load(&budget->used), lens[i]);
+        first = held.blob;
+        assert_int_equal(body_room_hold(&room, v, &held), 0); /* once more, by the next try */
+        assert_ptr_equal(held.blob, first);
         assert_int_equal(atomic_load(&budget->used), lens[i]);
         assert_int_equal(body_room_hold(&room, v, &more), -EAGAIN);
         value_fini(&v);

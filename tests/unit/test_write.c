@@ -222,6 +222,62 @@ static void a_replica_that_recovers_is_asked_when_the_others_do_not_suffice(void
     assert_true(o.done && o.certain);
 }
 
+/* --- the present value ------------------------------------------------------------------------ */
+
+/* What an append is given of the present value. */
+struct seen {
+    const uint8_t *data;
+    unsigned n;
+};
+
+static int edit_append(void *ctx, const struct record *cur, struct value cur_value,
+                       struct draft *next)
+{
+    struct seen *seen = ctx;
+
+    (void)cur;
+    assert_true(span_eq(value_span(cur_value), span_str("old")));
+    seen->data = cur_value.data;
+    seen->n++;
+    next->value = value_ref(cur_value);
+    return value_copy(span_str("+"), &next->tail);
+}
+
+static void what_a_try_was_brought_is_not_fetched_again_by_the_next(void **state)
+{
+    struct hand *h = *state;
+    struct seen seen = {0};
+    struct write_args args = {
+        .key = span_str("k"), .edit = edit_append, .ctx = &seen, .want_value = true};
+    struct answer a = {
+        .kind = ANS_PROMISE,
+        .record = {.version = {5, 1}, .seq = 1, .n_recent = 1, .recent = {77}, .size = 3}};
+    struct outcome o = {.h = h};
+    struct buf sums = {0};
+    const uint8_t *first;
+
+    record_sums(&sums, span_str("old"));
+    a.record.sums = buf_span(&sums);
+    assert_non_null(client_write(h->client, &args, on_write, &o));
+    hand_answer(h, 1, a, 0);
+    a.has_value = true;
+    hand_answer_value(h, 0, a, span_str("old"));
+    assert_int_equal(seen.n, 1);
+    first = seen.data;
+    hand_refuse(h, 3, (struct ballot){6, 1});
+    hand_refuse(h, 4, (struct ballot){6, 1});
+    hand_run_until(h, START_US + 1000 * TIMEOUT_MS / 2);
+    a.has_value = false;
+    hand_answer(h, 6, a, 0);
+    hand_answer(h, 7, a, 0);
+    assert_int_equal(seen.n, 2);
+    assert_ptr_equal(seen.data, first);
+    assert_int_equal(hand_message(h, 9).kind, MSG_ACCEPT);
+    hand_run_out(h);
+    assert_true(o.done);
+    buf_fini(&sums);
+}
+
 /* --- time ------------------------------------------------------------------------------------- */
 
 static void a_large_value_gets_more_time_while_a_quorum_is_up(void **state)
@@ -267,6 +323,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(
             a_replica_that_recovers_is_asked_when_the_others_do_not_suffice, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_a_try_was_brought_is_not_fetched_again_by_the_next,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(a_large_value_gets_more_time_while_a_quorum_is_up, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(a_large_value_gets_no_more_time_where_no_quorum_is_up,
