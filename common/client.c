@@ -126,7 +126,7 @@ static void op_rearm(struct op *op)
         t->ops->timer_set(t, &op->timer, due);
 }
 
-/* Is a majority of the replicas up, the key's or each set's? up NULL (key only): ask health. */
+/* Is as much of the replicas up as it needs? up NULL (not of the ring): ask health. */
 static bool suffices(const struct client *c, struct span key, enum op_scope scope, const bool *up)
 {
     const struct ring *ring = c->opts.ring;
@@ -138,7 +138,7 @@ static bool suffices(const struct client *c, struct span key, enum op_scope scop
     replicas = ring_replicas(ring, key);
     for (unsigned i = 0; i < ring_n_replicas(ring); i++)
         n += up != NULL ? up[replicas[i]] : health_up(c->opts.health, replicas[i]);
-    return n >= ring_majority(ring);
+    return n >= (scope == OP_OF_REPLICA ? 1 : ring_majority(ring));
 }
 
 /*
@@ -152,7 +152,7 @@ static uint64_t silent_us(const struct client *c, struct span key, enum op_scope
     uint64_t *since, silent = 0;
     bool *up;
 
-    if (scope == OP_OF_NODE || (scope == OP_OF_KEY && suffices(c, key, scope, NULL)))
+    if (scope == OP_OF_NODE || (scope != OP_OF_RING && suffices(c, key, scope, NULL)))
         return 0;
     since = calloc(n, sizeof *since);
     up = calloc(n, sizeof *up);
@@ -218,11 +218,19 @@ static void on_op_timer(struct timer *timer)
     }
 }
 
+/* Callers queue behind one another; each is to end within the timeout of all. */
+static uint64_t patience_us(const struct op *op, uint64_t now)
+{
+    uint64_t silent = silent_us(op->c, buf_span(&op->key), op->scope, now);
+
+    return op->timeout_us > silent + PATIENCE_MIN_US ? op->timeout_us - silent : PATIENCE_MIN_US;
+}
+
 int op_init(struct op *op, struct client *c, struct span key, enum op_scope scope,
             uint32_t timeout_ms, uint64_t size)
 {
     uint64_t now = transport_now_us(c->opts.transport);
-    uint64_t timeout_us = 1000ull * (timeout_ms != 0 ? timeout_ms : c->opts.timeout_ms), silent;
+    uint64_t timeout_us = 1000ull * (timeout_ms != 0 ? timeout_ms : c->opts.timeout_ms);
 
     op->c = c;
     op->scope = scope;
@@ -232,14 +240,27 @@ int op_init(struct op *op, struct client *c, struct span key, enum op_scope scop
     buf_add_span(&op->key, key);
     if (op->key.err != 0)
         return -ENOMEM;
-    /* Callers queue behind one another; each is to end within the timeout of all. */
-    silent = silent_us(c, key, scope, now);
-    timeout_us = timeout_us > silent + PATIENCE_MIN_US ? timeout_us - silent : PATIENCE_MIN_US;
+    timeout_us = patience_us(op, now);
     op->check_us = size > 0 ? now + timeout_us : UINT64_MAX;
     op->deadline_us = now + timeout_us + size * 1000000u / BYTES_PER_SECOND_PLANNED;
     c->n_ops++;
     op_rearm(op);
     return 0;
+}
+
+void op_needs(struct op *op, enum op_scope scope)
+{
+    uint64_t now = transport_now_us(op->c->opts.transport), until;
+
+    if (op->scope == scope)
+        return;
+    op->scope = scope;
+    if (silent_us(op->c, buf_span(&op->key), scope, now) == 0)
+        return; /* it is there: the op has all its time, also that of its bytes */
+    until = now + patience_us(op, now);
+    if (until < op->deadline_us)
+        op->deadline_us = until;
+    op_rearm(op);
 }
 
 void op_fini(struct op *op)

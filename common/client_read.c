@@ -128,6 +128,7 @@ static void read_retry(struct read_op *rd)
         read_try(rd);
         return;
     }
+    op_needs(&rd->op, OP_OF_KEY); /* whether a version that nobody has is gone only they can say */
     op_wake_at(&rd->op,
                transport_now_us(rd->op.c->opts.transport) + op_backoff_us(&rd->op, rd->tries++));
 }
@@ -651,7 +652,8 @@ struct op *client_read(struct client *c, const struct read_args *args, read_done
     unsigned n = ring_n_replicas(ring), all = ring_n_nodes(ring);
     uint64_t size = args->want_value && args->length != READ_ALL ? args->length : 0;
     bool one = args->from != READ_MAJORITY && ballot_is_none(args->pin) &&
-               (args->from == READ_ONE || !read_majority_is_fit(c, args->key));
+               (args->from == READ_ONE || !read_majority_is_fit(c, args->key)),
+         alone = one || !ballot_is_none(args->pin);
 
     if (rd == NULL)
         return NULL;
@@ -662,7 +664,8 @@ struct op *client_read(struct client *c, const struct read_args *args, read_done
     rd->answered = calloc(all, sizeof *rd->answered);
     if (rd->nodes == NULL || rd->told == NULL || rd->left == NULL || rd->lives == NULL ||
         rd->answered == NULL ||
-        op_init(&rd->op, c, args->key, one ? OP_OF_NODE : OP_OF_KEY, args->timeout_ms, size) < 0) {
+        op_init(&rd->op, c, args->key, alone ? OP_OF_REPLICA : OP_OF_KEY, args->timeout_ms, size) <
+            0) {
         read_free(rd);
         return NULL;
     }

@@ -54,9 +54,10 @@ unsigned client_order(const struct client *c, struct span key, unsigned *nodes);
 
 /* What an op needs to be reachable. */
 enum op_scope {
-    OP_OF_NODE, /* the one node it asks */
-    OP_OF_KEY,  /* a majority of the key's replicas */
-    OP_OF_RING, /* a majority of every replica set */
+    OP_OF_NODE,    /* the one node it asks */
+    OP_OF_REPLICA, /* any of the key's replicas */
+    OP_OF_KEY,     /* a majority of them */
+    OP_OF_RING,    /* a majority of every replica set */
 };
 
 struct op {
@@ -87,6 +88,8 @@ struct op {
 int op_init(struct op *op, struct client *c, struct span key, enum op_scope scope,
             uint32_t timeout_ms, uint64_t size);
 void op_fini(struct op *op);
+/* From now on it needs that; where that has been out of reach for long, it is not patient. */
+void op_needs(struct op *op, enum op_scope scope);
 /* Wakes the op (on_wake) at that time, instead of any other it asked for before. */
 void op_wake_at(struct op *op, uint64_t due_us);
 /* What is left of its time, for an operation that it starts itself; at least 1. */

@@ -3,10 +3,12 @@
  * majority is out of reach; what it brings may be old, or never have been settled.
  *
  *   ask      the first replica in ring order that is up and whole; the next, where it has nothing
- *            (or only what is older than the caller knows), fails, or is slow.
+ *            (or only what is older than the caller knows), fails, or is slow. Last those whose
+ *            store is ill: they may still be able to read.
  *   peek     the question for what is below the key goes to all nodes that are up, for a replica
- *            of the key need not hold that; and the first replica in ring order that has the key is
- *            believed.
+ *            of the key need not hold that.
+ *   believe  the newest of what has come. So where that is a deletion, nobody who missed it brings
+ *            the key back.
  *   decide   nobody has anything: only a majority can say that there is nothing.
  */
 #include <errno.h>
@@ -59,12 +61,29 @@ static void ask_majority(struct read_op *rd)
 
 /* --- ask -------------------------------------------------------------------------------------- */
 
-/* Did the replica say that the key is there, in a version that is not too old? */
-static bool has_key(const struct read_op *rd, const struct round *r, const struct leg *leg)
+/* Of the replicas that have answered the one that names the newest version; NULL: none has. */
+static const struct leg *newest_answer(const struct round *r)
 {
-    return leg < r->legs + r->n_votes && leg->ended && leg->err == 0 &&
-           leg->ans.kind == ANS_STATE && record_is_live(&leg->ans.record) &&
-           ballot_cmp(leg->ans.record.version, rd->at_least) >= 0;
+    const struct leg *newest = NULL;
+
+    for (unsigned i = 0; i < r->n_votes; i++) {
+        const struct leg *leg = &r->legs[i];
+        int cmp;
+
+        if (!read_leg_counts(r, i))
+            continue;
+        cmp = newest == NULL ? 1 : ballot_cmp(leg->ans.record.version, newest->ans.record.version);
+        if (cmp > 0 || (cmp == 0 && leg->ans.has_value && !newest->ans.has_value))
+            newest = leg;
+    }
+    return newest;
+}
+
+/* Who is behind what is believed, or damaged, is mended afterwards. */
+static void note_others(struct read_op *rd, const struct round *r, struct ballot version)
+{
+    for (unsigned i = 0; i < r->n_votes; i++)
+        rd->mend |= r->legs[i].ended && background_is_behind(&r->legs[i], version);
 }
 
 static int take_record(struct read_op *rd, const struct leg *leg)
@@ -106,19 +125,20 @@ static int take_child(struct read_op *rd, const struct round *r)
 /* Takes what has come. False: nobody has anything, so far. */
 static bool take_any(struct read_op *rd, struct round *r)
 {
-    const struct leg *with_key = NULL;
+    const struct leg *leg = newest_answer(r);
+    bool has_key = leg != NULL && record_is_live(&leg->ans.record) &&
+                   ballot_cmp(leg->ans.record.version, rd->at_least) >= 0;
     int err = rd->peek ? take_child(rd, r) : 0;
 
-    for (unsigned i = 0; i < r->n_votes && with_key == NULL; i++)
-        if (has_key(rd, r, &r->legs[i]))
-            with_key = &r->legs[i];
-    if (err == 0 && with_key != NULL)
-        err = take_record(rd, with_key);
+    if (err == 0 && has_key) {
+        note_others(rd, r, leg->ans.record.version);
+        err = take_record(rd, leg);
+    }
     if (err < 0) {
         read_finish(rd, err);
         return true;
     }
-    if (with_key == NULL && !rd->res.has_child)
+    if (!has_key && !rd->res.has_child)
         return false;
     op_wake_at(&rd->op, UINT64_MAX);
     rd->res.lone = true;
@@ -126,10 +146,18 @@ static bool take_any(struct read_op *rd, struct round *r)
     return true;
 }
 
-/* When the next is asked as well; with none left, when those that were count as slow. */
+/*
+ * When the next is asked as well; with none left, when those that were count as slow, and again
+ * while they do.
+ */
 static void wait_for_answers(struct read_op *rd, struct round *r)
 {
-    op_wake_at(&rd->op, round_next(r) < r->n ? round_hedge_us(r) : round_slow_us(r));
+    uint64_t slow_us = round_slow_us(r), now = transport_now_us(rd->op.c->opts.transport);
+
+    if (round_next(r) < r->n)
+        op_wake_at(&rd->op, round_hedge_us(r));
+    else
+        op_wake_at(&rd->op, slow_us > now ? slow_us : now + HEALTH_SLOW_MIN_US);
 }
 
 static void on_one_answer(struct round *r, struct leg *leg)
@@ -163,13 +191,28 @@ bool read_one_wake(struct read_op *rd)
     if (next < r->n) {
         read_send(rd, r, next, true);
         wait_for_answers(rd, r);
-    } else if (!take_any(rd, r)) { /* with peek: without those that are slow */
+    } else if (take_any(rd, r)) { /* with peek: without those that are slow */
+        return true;
+    } else if (round_pending(r) > 0 && !read_majority_is_fit(rd->op.c, buf_span(&rd->op.key))) {
+        wait_for_answers(rd, r); /* nobody else could say anything */
+    } else {
         ask_majority(rd);
     }
     return true;
 }
 
-/* Who is up and whole: *n_votes replicas of the key in ring order, and with peek all others. */
+/* Does it answer, though it does not vote just now for want of a store that works? */
+static bool is_ailing(const struct client *c, unsigned node)
+{
+    struct health_info info = health_get(c->opts.health, node);
+
+    return info.up && info.ailing && !info.recovering;
+}
+
+/*
+ * Who is there: *n_votes replicas of the key in ring order, those that are well first, and with
+ * peek all other nodes that are.
+ */
 static unsigned order(const struct read_op *rd, unsigned *nodes, unsigned *n_votes)
 {
     const struct client *c = rd->op.c;
@@ -177,6 +220,9 @@ static unsigned order(const struct read_op *rd, unsigned *nodes, unsigned *n_vot
     struct span key = buf_span(&rd->op.key);
     unsigned n = client_order(c, key, nodes);
 
+    for (unsigned i = n; i < ring_n_replicas(ring); i++)
+        if (is_ailing(c, nodes[i]))
+            nodes[n++] = nodes[i];
     *n_votes = n;
     for (unsigned i = 0; rd->peek && i < ring_n_nodes(ring); i++)
         if (!ring_is_replica(ring, key, i) && health_fit(c->opts.health, i))
@@ -192,7 +238,7 @@ void read_one(struct read_op *rd)
 
     rd->from = READ_ONE;
     rd->value_leg = rd->n_left = 0;
-    rd->mend = false;
+    rd->mend = rd->res.followed = rd->res.has_child = false;
     if (nodes != NULL) {
         n = order(rd, nodes, &n_votes);
         if (n_votes == 0) {

@@ -79,6 +79,31 @@ bool etags_match(const char *list, struct ballot version, bool weak_ok)
     return false;
 }
 
+/* Of this list and `newest`. */
+static struct ballot newest_of(const char *list, struct ballot newest)
+{
+    struct span text;
+    bool weak;
+
+    while (list != NULL && next_tag(&list, &text, &weak) == 1) {
+        char version[BALLOT_TEXT_LEN];
+        struct ballot b;
+
+        if (text.len >= sizeof(version))
+            continue;
+        memcpy(version, text.data, text.len);
+        version[text.len] = '\0';
+        if (ballot_parse(version, &b) == 0 && ballot_cmp(b, newest) > 0)
+            newest = b;
+    }
+    return newest;
+}
+
+struct ballot conditions_newest(const struct conditions *c)
+{
+    return newest_of(c->if_range, newest_of(c->if_match, newest_of(c->if_none_match, BALLOT_NONE)));
+}
+
 /* --- dates ------------------------------------------------------------------------------------ */
 
 static int64_t whole_seconds(int64_t ns)

@@ -23,6 +23,9 @@ int etags_check(const char *list);
  */
 bool etags_match(const char *list, struct ballot version, bool weak);
 
+/* The newest version that a tag of any of them names; none where there is no such tag. */
+struct ballot conditions_newest(const struct conditions *c);
+
 /*
  * May a change of `cur` go on? 0 or -ECANCELED. A key that is absent or deleted has no current
  * version.

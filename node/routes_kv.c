@@ -387,5 +387,6 @@ struct task *kv_begin(struct service *s, struct exchange *x, struct span rest)
     if (!g->head && exchange_header_count(x, "Range") == 1)
         g->range = range_parse(exchange_header(x, "Range"));
     (void)kv_take_conditions(x, &g->cond);
+    g->args.at_least = conditions_newest(&g->cond); /* of one replica's word: no step back */
     return &g->task;
 }

@@ -53,6 +53,24 @@ static void a_weak_tag_matches_only_weakly(void **state)
     assert_true(etags_match("W/\"" OWN "\"", own, true));
 }
 
+static void the_newest_version_that_is_named_is_known(void **state)
+{
+    static char mine[] = "\"" OWN "\"", both[] = "W/\"" OTHER "\", \"" OWN "\"", any[] = "*",
+                date[] = "Sun, 06 Nov 1994 08:49:37 GMT",
+                text[] = "\"x\", \"" OWN "0\", \"" OWN "\"";
+    const struct ballot other = {0xa, 0xc};
+    struct conditions c = {.if_none_match = any, .if_modified_since = date, .if_range = date};
+
+    (void)state;
+    assert_true(ballot_is_none(conditions_newest(&c)));
+    c.if_match = text;
+    assert_int_equal(ballot_cmp(conditions_newest(&c), own), 0);
+    c.if_none_match = both;
+    assert_int_equal(ballot_cmp(conditions_newest(&c), other), 0);
+    c = (struct conditions){.if_range = mine};
+    assert_int_equal(ballot_cmp(conditions_newest(&c), own), 0);
+}
+
 static void a_write_goes_on_only_where_its_conditions_hold(void **state)
 {
     const struct record none = {0}, there = live(), gone = deleted();
@@ -211,6 +229,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_list_of_tags_is_well_formed_or_refused),
         cmocka_unit_test(a_weak_tag_matches_only_weakly),
+        cmocka_unit_test(the_newest_version_that_is_named_is_known),
         cmocka_unit_test(a_write_goes_on_only_where_its_conditions_hold),
         cmocka_unit_test(dates_are_understood_in_their_three_forms_and_compared_by_the_second),
         cmocka_unit_test(a_read_answers_304_or_412_by_the_order_of_the_standard),

@@ -377,6 +377,39 @@ static void a_pinned_read_of_a_long_value_fetches_all_of_it_once(void **state)
     assert_int_equal(f->n_done, 1);
 }
 
+/* Without a majority for long, what needs one is refused soon; but one replica will do here. */
+static void a_pinned_read_waits_for_the_one_replica_that_is_there(void **state)
+{
+    struct fixture *f = *state;
+    const unsigned *replicas = ring_replicas(f->h.cfg->ring, span_str("k"));
+    struct read_args args = {.key = span_str("k"), .pin = newer.version};
+    struct op *op;
+
+    for (unsigned i = 1; i < 3; i++)
+        health_failed(f->h.health, replicas[i], f->h.now_us, -ECONNREFUSED);
+    hand_run_until(&f->h, f->h.now_us + 10000000);
+    op = client_read(f->h.client, &args, on_read, f);
+    for (unsigned i = 1; i < 3; i++) { /* who is slow is replaced */
+        hand_run_until(&f->h, f->h.now_us + HEALTH_HEDGE_MAX_US);
+        hand_fail(&f->h, i, -ECONNREFUSED);
+    }
+    hand_run_until(&f->h, f->h.now_us + HEALTH_SLOW_MIN_US);
+    assert_int_equal(f->n_done, 0);
+    hand_state(&f->h, 0, &newer, 5);
+    assert_int_equal(f->n_done, 1);
+    assert_int_equal(f->err, 0);
+
+    op = client_read(f->h.client, &args, on_read,
+                     f); /* but it does not wait for what is not there */
+    hand_state(&f->h, 3, &older, 5);
+    for (unsigned i = 4; i < 6; i++)
+        hand_fail(&f->h, i, -ECONNREFUSED);
+    hand_run_until(&f->h, f->h.now_us + HEALTH_SLOW_MIN_US);
+    assert_int_equal(f->n_done, 2);
+    assert_int_equal(f->err, -EHOSTDOWN);
+    (void)op;
+}
+
 /* --- whom it asks ----------------------------------------------------------------------------- */
 
 static void a_replica_that_recovers_is_asked_last(void **state)
@@ -481,6 +514,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(
             a_version_whose_value_all_but_the_last_holder_find_damaged_comes_from_that, setup,
             teardown),
+        cmocka_unit_test_setup_teardown(a_pinned_read_waits_for_the_one_replica_that_is_there,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(a_pinned_read_of_a_long_value_fetches_all_of_it_once, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(a_replica_that_recovers_is_asked_last, setup, teardown),
