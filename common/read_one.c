@@ -211,7 +211,7 @@ static bool is_ailing(const struct client *c, unsigned node)
 
 /*
  * Who is there: *n_votes replicas of the key in ring order, those that are well first, and with
- * peek all other nodes that are.
+ * peek, which waits for all, no others where there are any, but all nodes that are well.
  */
 static unsigned order(const struct read_op *rd, unsigned *nodes, unsigned *n_votes)
 {
@@ -220,7 +220,9 @@ static unsigned order(const struct read_op *rd, unsigned *nodes, unsigned *n_vot
     struct span key = buf_span(&rd->op.key);
     unsigned n = client_order(c, key, nodes);
 
-    for (unsigned i = n; i < ring_n_replicas(ring); i++)
+    bool ailing = n == 0 || !rd->peek;
+
+    for (unsigned i = n; ailing && i < ring_n_replicas(ring); i++)
         if (is_ailing(c, nodes[i]))
             nodes[n++] = nodes[i];
     *n_votes = n;
