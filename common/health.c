@@ -91,6 +91,8 @@ void health_answered(struct health *h, unsigned node, uint64_t now_us, uint64_t 
 
     pthread_mutex_lock(h->lock);
     changed = set_locked(n, true, n->ailing, now_us);
+    if (n->since_us == 0)
+        n->since_us = now_us;
     n->seen_us = now_us;
     n->last_err = 0;
     n->node_clock_ms = node_clock_ms;

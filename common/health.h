@@ -15,7 +15,7 @@ struct health;
 
 struct health_info {
     bool up;
-    uint64_t since_us;         /* mono: of the last change of health_alive(); 0: none yet */
+    uint64_t since_us;         /* mono: of the last change of health_alive(), or the first answer */
     uint64_t seen_us;          /* mono: of the last answer; 0: never */
     uint64_t latency_us;       /* smoothed time of small calls (EWMA) */
     int last_err;              /* -errno of the last failure, 0 */

@@ -56,13 +56,27 @@ void peers_json_name(struct json *j, const struct config *cfg, unsigned node)
     json_str(j, span_str(cfg->nodes[node].addr));
 }
 
+bool peers_error(struct cluster *c, unsigned node, struct err *out)
+{
+    struct health_info h = health_get(cluster_health(c), node);
+    struct err why;
+
+    if (!h.up)
+        err_set(out, h.last_err, "%s", strerror(-h.last_err));
+    else if (cluster_ring_differs(c, node, &why))
+        *out = why;
+    else if (h.ailing)
+        err_set(out, 0, "%s", health_get_about(cluster_health(c), node).ailment);
+    else
+        return false;
+    return true;
+}
+
 void peers_json_state(struct json *j, struct cluster *c, unsigned node)
 {
     struct health_info h = health_get(cluster_health(c), node);
     struct health_about about = health_get_about(cluster_health(c), node);
-    const char *error = NULL;
     struct err why;
-    bool differs = cluster_ring_differs(c, node, &why);
 
     json_key(j, "alive");
     json_bool(j, health_alive(&h) && h.seen_us != 0);
@@ -70,20 +84,14 @@ void peers_json_state(struct json *j, struct cluster *c, unsigned node)
         json_key(j, "since");
         peers_json_moment(j, h.since_us);
     }
-    if (!h.up)
-        error = strerror(-h.last_err);
-    else if (differs)
-        error = why.msg;
-    else if (h.ailing)
-        error = about.ailment;
-    if (error != NULL) {
+    if (peers_error(c, node, &why)) {
         json_key(j, "last_error");
-        json_str(j, span_str(error));
+        json_str(j, span_str(why.msg));
     }
     if (h.seen_us == 0)
         return;
     json_key(j, "ring_agrees");
-    json_bool(j, !differs);
+    json_bool(j, !cluster_ring_differs(c, node, &why));
     if (about.store[0] != '\0') {
         json_key(j, "store");
         json_str(j, span_str(about.store));

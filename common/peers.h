@@ -9,6 +9,8 @@
 void peers_json_name(struct json *j, const struct config *cfg, unsigned node);
 /* The same: alive, since and so on, as last heard; nobody is asked. */
 void peers_json_state(struct json *j, struct cluster *c, unsigned node);
+/* Is something wrong with the node, as last heard? In words, for people. */
+bool peers_error(struct cluster *c, unsigned node, struct err *out);
 /* The member "ring". */
 void peers_json_ring(struct json *j, const struct config *cfg);
 /* A value: a moment of the wall clock as RFC 3339; of that when the monotonic clock was mono_us. */

@@ -219,7 +219,6 @@ static unsigned order(const struct read_op *rd, unsigned *nodes, unsigned *n_vot
     const struct ring *ring = c->opts.ring;
     struct span key = buf_span(&rd->op.key);
     unsigned n = client_order(c, key, nodes);
-
     bool ailing = n == 0 || !rd->peek;
 
     for (unsigned i = n; ailing && i < ring_n_replicas(ring); i++)

@@ -12,6 +12,7 @@
 
 #include "common/json.h"
 #include "common/limits.h"
+#include "common/peers.h"
 #include "common/relay.h"
 #include "node/body.h"
 #include "node/query.h"
@@ -114,22 +115,30 @@ static int edit(void *ctx, const struct record *cur, struct value cur_value, str
 
 /* --- the answer ------------------------------------------------------------------------------- */
 
-static const char *report_error(int err)
+static void report_error(struct service *s, const struct report *rep, struct err *out)
 {
-    switch (err) {
+    switch (rep->err) {
     case -ECANCELED:
-        return "refused: it knows of a newer ballot";
+        err_set(out, 0, "refused: it knows of a newer ballot");
+        break;
     case -EBADE:
-        return "it holds another ring";
+        err_set(out, 0, "it holds another ring");
+        break;
     case -EBADMSG:
-        return "its copy is damaged";
+        err_set(out, 0, "its copy is damaged");
+        break;
+    case -EHOSTDOWN: /* it was not asked, or its store is out of reach: it is known why */
+        if (peers_error(s->cluster, rep->node, out))
+            break;
+        /* fallthrough */
     default:
-        return strerror(-err);
+        err_set(out, 0, "%s", strerror(-rep->err));
     }
 }
 
-static void add_report(struct json *j, const struct config *cfg, const struct report *rep)
+static void add_report(struct json *j, struct service *s, const struct report *rep)
 {
+    const struct config *cfg = s->cfg;
     static const char *const states[] = {
         [REPORT_PENDING] = "pending", [REPORT_OK] = "ok", [REPORT_FAILED] = "failed"};
 
@@ -139,8 +148,11 @@ static void add_report(struct json *j, const struct config *cfg, const struct re
     json_key(j, "status");
     json_str(j, span_str(states[rep->state]));
     if (rep->state == REPORT_FAILED) {
+        struct err why;
+
+        report_error(s, rep, &why);
         json_key(j, "error");
-        json_str(j, span_str(report_error(rep->err)));
+        json_str(j, span_str(why.msg));
     }
     json_end(j, '}');
 }
@@ -169,7 +181,7 @@ static void reply_stored(struct kv_write *w, const struct write_result *res)
     json_begin(&j, '[');
     for (unsigned i = 0; i < res->n_reports; i++)
         if (res->reports[i].node != res->primary)
-            add_report(&j, cfg, &res->reports[i]);
+            add_report(&j, w->task.service, &res->reports[i]);
     json_end(&j, ']');
     json_end(&j, '}');
     buf_u8(&text, '\n');

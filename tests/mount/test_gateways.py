@@ -146,6 +146,8 @@ def redis_dies(t, c, loads, views, mounts):
         gone = all_see(views, name, False)
         for why in told_as_down(views, mounts, name):
             assert f"127.0.0.1:{c.redis[OF_REDIS].port}" in why, why
+        rows = {r["node"]: r for r in c.http("PUT", "/kv/report", b"x").json()["replications"]}
+        assert rows[name]["status"] == "failed" and f"127.0.0.1:{c.redis[OF_REDIS].port}" in rows[name]["error"], rows
         go_on(loads)
         print(f"# 503 {ill:.2f} s after the Redis was killed, in the last /status {gone:.2f} s later", flush=True)
     with t.claim("and when it is back so is its node, without a restart: used again within a probe"):

@@ -78,6 +78,18 @@ def placement(t, folder):
                 eq(gw.http("GET", "/status").json()["ring"]["total_vnodes"], n * 100)
 
 
+def more_points(t, folder):
+    with t.claim("128 virtual nodes, as the third article has them, and a factor of 3: distinct nodes, each with so many points"):
+        path = config(folder / "more.json", 4, 3)
+        path.write_text(json.dumps({**json.loads(path.read_text()), "virtual_nodes": 128}))
+        ring = Ring(ids(4), 128)
+        with Gateway(path, BASE + 38, folder / "more.log") as gw:
+            gw.wait_ready()
+            eq(gw.http("GET", "/status").json()["ring"]["total_vnodes"], 4 * 128)
+            for i in range(50):
+                eq([r["id"] for r in gw.http("GET", f"/replicas/{spread(i)}").json()["replicas"]], ring.replicas(spread(i), 3))
+
+
 # --- replication factors ------------------------------------------------------------------------------
 
 
@@ -179,7 +191,7 @@ def alike(t, c, gateways):
         s = gw.http("GET", "/status").json()
         for row in s["nodes"]:
             eq((row["alive"], row["recovering"], row["ring_agrees"], row["store"]), (True, False, True, "rocksdb"))
-            assert row["keys"] > 0 and row["bytes"] > 0, row
+            assert row["keys"] > 0 and row["bytes"] > 0 and row["since"], row
         eq(list(s["ring"]["share"]), ids(3))
         assert 0.99 < sum(s["ring"]["share"].values()) < 1.01, s["ring"]
         own = c.http("GET", "/status", node=2).json()
@@ -209,10 +221,14 @@ def dead_node(t, c, gateways):
         j = a.json()
         rows = {r["node"]: r for r in j["replications"]}
         assert j["primary_node"] in ("node-1", "node-3"), j
-        eq((rows["node-2"]["status"], bool(rows["node-2"]["error"])), ("failed", True), j)
+        eq((rows["node-2"]["status"], rows["node-2"]["error"]), ("failed", "Connection refused"), j)
         eq([r["status"] for n, r in rows.items() if n != "node-2"], ["ok"])
         for g in gateways:
             eq(g.http("GET", f"/kv/{key}").body, b"after")
+            eq(g.http("GET", f"/kv/{key}?read=one").body, b"after")
+    missed = [k for k in (f"m{i}" for i in range(200)) if owners(c, k)[0] == "node-2"][:20]
+    for k in missed:
+        eq(gw.http("PUT", f"/kv/{k}", k.encode()).status, 201)
 
     with t.claim("/status comes at once whatever the nodes do"):
         c.sigstop(3)
@@ -229,6 +245,8 @@ def dead_node(t, c, gateways):
         c.start(2, wait=False)
         c.wait_ready(2)
         back = time.monotonic()
+        # What it has missed and is the first to be asked for: who answers "not found" is passed over.
+        eq([g.http("GET", f"/kv/{k}?read=one").body for k, g in zip(missed, gateways * len(missed))], [k.encode() for k in missed])
         for g in gateways:
             wait_until(lambda g=g: all(n["alive"] for n in g.nodes().values()), 10, "all are seen as back")
         print(f"# back in the last /status {time.monotonic() - back:.2f} s after /health was 200", flush=True)
@@ -263,6 +281,7 @@ with Claims() as t:
         gws = [stack.enter_context(Gateway(c.config_path, BASE + 5 + i, c.dir / f"gateway-{i}.log")) for i in range(3)]
         refused = factors(t, stack)
         placement(t, c.dir)
+        more_points(t, c.dir)
         too_large(t, c.dir)
         for g in gws:
             g.wait_ready()

@@ -68,6 +68,16 @@ static void nodes_begin_as_up_though_never_seen(void **state)
     }
 }
 
+static void what_has_always_been_up_is_so_since_its_first_answer(void **state)
+{
+    struct world *w = *state;
+
+    assert_int_equal(health_get(w->h, 1).since_us, 0);
+    answered(w, 1, 3000, 100);
+    answered(w, 1, 5000, 100);
+    assert_int_equal(health_get(w->h, 1).since_us, 3000);
+}
+
 static void a_failure_takes_one_node_down_until_it_answers(void **state)
 {
     struct world *w = *state;
@@ -284,6 +294,7 @@ int main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(nodes_begin_as_up_though_never_seen),
+        T(what_has_always_been_up_is_so_since_its_first_answer),
         T(a_failure_takes_one_node_down_until_it_answers),
         T(a_slow_node_is_down_as_if_it_had_timed_out),
         T(a_node_that_answers_other_calls_is_not_down_for_one_that_hangs),
