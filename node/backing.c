@@ -2,6 +2,7 @@
 #include "node/backing.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,10 +22,21 @@ static int name_dir(struct backing *b, struct err *err)
     return 0;
 }
 
+/* Signals are blocked until the node serves: is one waiting that ends it? */
+static bool is_stopped(void)
+{
+    sigset_t set;
+
+    return sigpending(&set) == 0 && (sigismember(&set, SIGTERM) || sigismember(&set, SIGINT));
+}
+
 static int open_redis(struct backing *b, bool *fresh, struct err *err)
 {
-    struct store_redis_opts opts = {
-        .url = &b->redis, .dir = b->dir, .node_id = b->opts->id, .mode = b->opts->fsync};
+    struct store_redis_opts opts = {.url = &b->redis,
+                                    .dir = b->dir,
+                                    .node_id = b->opts->id,
+                                    .mode = b->opts->fsync,
+                                    .stopped = is_stopped};
     int ret = redis_url_parse(b->opts->redis, &b->redis, err);
 
     if (ret == 0)

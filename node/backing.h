@@ -15,7 +15,10 @@ struct backing {
     bool distrusted;     /* it may have lost the last that it acknowledged; see store.h */
 };
 
-/* Borrows opts. -EBADMSG: it is damaged, and stays. err says why; then, too, backing_fini(). */
+/*
+ * Borrows opts. -EBADMSG: it is damaged, and stays; -ECANCELED: it waited, and SIGTERM or SIGINT,
+ * which are blocked, came. err says why; then, too, backing_fini().
+ */
 int backing_open(struct backing *b, const struct options *opts, struct err *err);
 void backing_fini(struct backing *b);              /* the store is closed; {0} is allowed */
 const char *backing_name(const struct backing *b); /* for people: where the data is */

@@ -528,7 +528,7 @@ int main(int argc, char **argv)
     struct node n = {0};
     struct err err = {{0}};
     sigset_t signals;
-    int code = options_parse(argc, argv, &n.opts);
+    int code = options_parse(argc, argv, &n.opts), r;
 
     if (code >= 0)
         return code;
@@ -542,12 +542,13 @@ int main(int argc, char **argv)
     mallopt(M_TRIM_THRESHOLD, 4 * CHUNK_SIZE);
     log_open("kvnode", LOG_LEVEL_INFO);
     block_signals(&signals);
-    if (node_start(&n, &err) != 0) {
+    r = node_start(&n, &err);
+    if (r != 0) {
         if (n.damaged)
             return start_anew(&n, argv, err.msg);
         fprintf(stderr, "kvnode: %s\n", err.msg);
         node_stop(&n);
-        return 1;
+        return r == -ECANCELED ? 0 : 1;
     }
     log_event(LOG_LEVEL_INFO, "listening", "node=%s addr=%s%s",
               log_quote(n.service.name, strlen(n.service.name)),

@@ -31,12 +31,14 @@ struct owner {
     uint64_t seq;
     char session[REDIS_SESSION_LEN];
     bool has_data; /* keys, or values of the node */
+    bool lost;     /* it was noticed that it lost something */
 };
 
 struct redis_claim {
     const char *dir, *node_id;
     enum store_fsync mode;
     unsigned shows_ms;
+    bool (*stopped)(void);
     uint64_t store, life, token;
     bool begun, fresh, distrusted;
     bool taken_over;
@@ -44,6 +46,7 @@ struct redis_claim {
     pthread_mutex_t lock; /* around these: */
     uint64_t n_keys, number;
     struct redis_memory memory;
+    bool logs; /* Redis was seen with a log that is whole, and not without one since */
 };
 
 static int note_own(const struct redis_claim *c, enum redis_note_state state, uint64_t seq)
@@ -83,6 +86,7 @@ static void take_owner(struct owner *o, const struct redis_reply *r)
     copy_text(o->fsync, sizeof(o->fsync), redis_reply_bytes(redis_reply_at(r, 6)));
     copy_text(o->host, sizeof(o->host), redis_reply_bytes(redis_reply_at(r, 7)));
     copy_text(o->pid, sizeof(o->pid), redis_reply_bytes(redis_reply_at(r, 8)));
+    o->lost = redis_reply_bytes(redis_reply_at(r, 9)).len > 0;
 }
 
 static int ask_owner(struct redis_link *l, struct owner *out, struct err *err)
@@ -90,7 +94,7 @@ static int ask_owner(struct redis_link *l, struct owner *out, struct err *err)
     struct redis_reply *r[3] = {NULL, NULL, NULL};
     struct owner o = {0};
     int ret = redis_link_add_text(l, "HMGET", "kvfs:owner", "format", "node", "store", "token",
-                                  "life", "run_id", "fsync", "host", "pid", NULL);
+                                  "life", "run_id", "fsync", "host", "pid", "lost", NULL);
 
     if (ret == 0)
         ret = redis_link_add_text(l, "MGET", "kvfs:seq", "kvfs:session", NULL);
@@ -135,7 +139,7 @@ static int check_owner(const struct redis_claim *c, const struct owner *o, struc
  * The process that stands in Redis is not the last one of this directory, which has ended, for the
  * directory was not locked. It is there if it changes anything: it probes. Waits until it does.
  */
-static int wait_whether_it_shows(struct redis_link *l, unsigned shows_ms, struct owner *o,
+static int wait_whether_it_shows(const struct redis_claim *c, struct redis_link *l, struct owner *o,
                                  struct err *err)
 {
     struct owner first = *o;
@@ -143,9 +147,11 @@ static int wait_whether_it_shows(struct redis_link *l, unsigned shows_ms, struct
     log_event(LOG_LEVEL_WARN, "redis-waits",
               "for=\"kvnode process %s on %s, whether it still uses this database\"", o->pid,
               o->host);
-    for (unsigned ms = 0; ms < shows_ms; ms += LOOK_MS) {
+    for (unsigned ms = 0; ms < c->shows_ms; ms += LOOK_MS) {
         int ret;
 
+        if (c->stopped != NULL && c->stopped())
+            return err_set(err, -ECANCELED, "stopped while it waited");
         (void)poll(NULL, 0, LOOK_MS); /* it is not asked: it may be frozen */
         ret = ask_owner(l, o, err);
         if (ret < 0)
@@ -162,6 +168,8 @@ static int wait_whether_it_shows(struct redis_link *l, unsigned shows_ms, struct
 static bool may_have_lost(const struct owner *o, const struct redis_info *s,
                           const struct redis_note *n)
 {
+    if (o->lost)
+        return true;
     if (n->state != REDIS_NOTE_NONE) {
         if (n->state == REDIS_NOTE_LOST || n->store != o->store || n->life > o->life)
             return true;
@@ -234,6 +242,7 @@ static int take(struct redis_claim *c, struct redis_link *l, const struct owner 
             span_str("token"),  span_str(token),      span_str("life"),   span_str(life),
             span_str("run_id"), span_str(s->run_id),  span_str("fsync"),  span_str(modes[c->mode]),
             span_str("host"),   span_str(host),       span_str("pid"),    span_str(pid),
+            span_str("lost"),   span_str(""), /* where it was, DIR/redis says so by now */
         };
 
         ret = eval(l, REDIS_TAKE, args, sizeof(args) / sizeof(args[0]), &r, err);
@@ -286,7 +295,7 @@ static int take_first(struct redis_claim *c, struct redis_link *l, const struct 
     if (ret == 0)
         ret = check_owner(c, &o, err);
     if (ret == 0 && o.there && (n.state == REDIS_NOTE_NONE || n.token != o.token))
-        ret = wait_whether_it_shows(l, c->shows_ms, &o, err);
+        ret = wait_whether_it_shows(c, l, &o, err);
     if (ret < 0)
         return ret;
     c->distrusted = o.there && may_have_lost(&o, s, &n);
@@ -324,7 +333,10 @@ static int take_at_last(struct redis_claim *c, struct redis_link *l, const struc
 
 /* --- a session after the first -------------------------------------------------------------- */
 
-/* Lost, or taken: noted at once, whatever ends this process before it has stopped by itself. */
+/*
+ * Lost, or taken: noted at once, whatever ends this process before it has stopped by itself. (What
+ * was lost stands in Redis as well, for the directory's disk may be full.)
+ */
 static int ended(struct redis_claim *c, const struct redis_reply *r, struct err *err)
 {
     struct span text = redis_reply_bytes(r);
@@ -371,6 +383,24 @@ static int take_again(struct redis_claim *c, struct redis_link *l, const struct 
     return ret;
 }
 
+/*
+ * A log that was switched on (CONFIG SET appendonly yes) begins with a copy of all there is. Until
+ * that has ended nothing is kept, whatever appendfsync says. (Later copies replace a whole log.)
+ */
+static bool note_log(struct redis_claim *c, const struct redis_info *s)
+{
+    bool logs;
+
+    pthread_mutex_lock(&c->lock);
+    if (s->aof_off)
+        c->logs = false;
+    else if (!s->rewriting)
+        c->logs = true;
+    logs = c->logs;
+    pthread_mutex_unlock(&c->lock);
+    return logs;
+}
+
 int redis_claim_begin(void *arg, struct redis_link *l, uint64_t number, uint64_t *seq,
                       char session[REDIS_SESSION_LEN], struct err *err)
 {
@@ -378,10 +408,16 @@ int redis_claim_begin(void *arg, struct redis_link *l, uint64_t number, uint64_t
     struct redis_info s;
     int ret = redis_info_ask(l, &s, err);
 
+    bool logs = ret == 0 && note_log(c, &s);
+
     if (ret == 0)
         ret = redis_info_check(&s, c->mode, &c->unverified_told, err);
     if (ret < 0)
         return ret;
+    if (!logs && c->mode != STORE_FSYNC_NEVER)
+        return err_set(err, -EAGAIN,
+                       "its log is only being begun, and keeps nothing until it is "
+                       "whole");
     return c->begun ? take_again(c, l, &s, number, seq, session, err)
                     : take_at_last(c, l, &s, number, seq, session, err);
 }
@@ -429,15 +465,19 @@ struct redis_memory redis_claim_memory(struct redis_claim *c)
     return m;
 }
 
-void redis_claim_note_memory(struct redis_claim *c, const struct redis_reply *info)
+int redis_claim_look(struct redis_claim *c, struct redis_link *l, struct err *err)
 {
-    struct redis_memory m;
+    bool told = true; /* when the session began */
+    struct redis_info s;
+    int ret = redis_info_ask(l, &s, err);
 
-    if (!redis_info_memory(info, &m))
-        return;
+    if (ret < 0)
+        return ret;
+    (void)note_log(c, &s);
     pthread_mutex_lock(&c->lock);
-    c->memory = m;
+    c->memory = s.memory;
     pthread_mutex_unlock(&c->lock);
+    return redis_info_check(&s, c->mode, &told, err);
 }
 
 int redis_claim_trust(struct redis_claim *c)
@@ -468,7 +508,7 @@ int redis_claim_condemn(const char *dir, struct err *err)
     return ret < 0 ? err_set(err, ret, "%s/redis: %s", dir, strerror(-ret)) : 0;
 }
 
-int redis_claim_new(const char *dir, const char *node_id, enum store_fsync mode, unsigned shows_ms,
+int redis_claim_new(const struct store_redis_opts *opts, const char *dir, const char *node_id,
                     struct redis_claim **out, struct err *err)
 {
     struct redis_claim *c = calloc(1, sizeof(*c));
@@ -477,8 +517,9 @@ int redis_claim_new(const char *dir, const char *node_id, enum store_fsync mode,
         return err_set(err, -ENOMEM, "no memory");
     c->dir = dir;
     c->node_id = node_id;
-    c->mode = mode;
-    c->shows_ms = shows_ms != 0 ? shows_ms : SHOWS_MS;
+    c->mode = opts->mode;
+    c->shows_ms = opts->shows_ms != 0 ? opts->shows_ms : SHOWS_MS;
+    c->stopped = opts->stopped;
     pthread_mutex_init(&c->lock, NULL);
     *out = c;
     return 0;

@@ -15,15 +15,15 @@
 
 #include "node/redis_info.h"
 #include "node/redis_pool.h"
-#include "node/store.h"
+#include "node/store_redis.h"
 
 struct redis_claim;
 
 /*
- * dir, a node's data directory, is locked by the caller. Borrows dir and node_id. shows_ms: within
- * which another process shows itself, if it is there (they probe every 3 s); 0: 10 s.
+ * dir, a node's data directory, is locked by the caller. Borrows dir and node_id. Of opts: mode,
+ * stopped, and shows_ms, within which another process shows itself (they probe every 3 s).
  */
-int redis_claim_new(const char *dir, const char *node_id, enum store_fsync mode, unsigned shows_ms,
+int redis_claim_new(const struct store_redis_opts *opts, const char *dir, const char *node_id,
                     struct redis_claim **out, struct err *err);
 void redis_claim_free(struct redis_claim *c);
 
@@ -44,8 +44,11 @@ uint64_t redis_claim_token(const struct redis_claim *c);
 /* When the session of that number began, there were so many keys. */
 uint64_t redis_claim_keys(struct redis_claim *c, uint64_t *number);
 struct redis_memory redis_claim_memory(struct redis_claim *c);
-/* Takes the memory from the answer to INFO MEMORY. */
-void redis_claim_note_memory(struct redis_claim *c, const struct redis_reply *info);
+/*
+ * Is it still what it was taken for? Asks l, and takes the memory. -EINVAL, -EROFS: it was
+ * configured otherwise since; -EAGAIN, -EHOSTDOWN; err says what.
+ */
+int redis_claim_look(struct redis_claim *c, struct redis_link *l, struct err *err);
 
 /* What distrusted told has been taken to heart, durably. */
 int redis_claim_trust(struct redis_claim *c);

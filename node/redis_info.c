@@ -63,16 +63,20 @@ static void take_info(struct redis_info *s, struct span info)
     s->major = (int)info_number(info, "redis_version");
     s->clustered = info_number(info, "cluster_enabled") != 0;
     s->aof_off = span_eq(info_field(info, "aof_enabled"), span_str("0"));
+    s->rewriting = info_number(info, "aof_rewrite_in_progress") != 0 ||
+                   info_number(info, "aof_rewrite_scheduled") != 0;
     s->memory = memory_of(info);
 }
 
 static void take_config(struct redis_info *s, const struct redis_reply *config)
 {
-    s->has_config = redis_reply_len(config) > 0;
+    s->has_config |= redis_reply_len(config) > 0;
     for (size_t i = 0; i + 1 < redis_reply_len(config); i += 2) {
         struct span name = redis_reply_bytes(redis_reply_at(config, i));
         struct span value = redis_reply_bytes(redis_reply_at(config, i + 1));
 
+        if (span_eq(name, span_str("maxmemory-policy")) && s->policy[0] == '\0')
+            copy_text(s->policy, sizeof(s->policy), value);
         if (span_eq(name, span_str("appendonly")))
             s->aof = span_eq(value, span_str("yes"));
         if (span_eq(name, span_str("no-appendfsync-on-rewrite")))
@@ -87,38 +91,44 @@ static void take_config(struct redis_info *s, const struct redis_reply *config)
 /* Who may not ask (an ACL) gets an error, and goes on with what is known then. */
 int redis_info_ask(struct redis_link *l, struct redis_info *out, struct err *err)
 {
-    struct redis_reply *info = NULL, *config = NULL;
+    struct redis_reply *info = NULL, *config = NULL, *policy = NULL;
     struct redis_info s = {0};
     int ret = redis_link_add_text(l, "INFO", NULL);
 
     if (ret == 0)
         ret = redis_link_add_text(l, "CONFIG", "GET", "*append*", NULL);
+    if (ret == 0)
+        ret = redis_link_add_text(l, "CONFIG", "GET", "maxmemory-policy", NULL);
     if (ret < 0)
         return err_set(err, ret, "no memory");
     ret = redis_link_next(l, &info, err);
     if (ret == 0)
         ret = redis_link_next(l, &config, err);
+    if (ret == 0)
+        ret = redis_link_next(l, &policy, err);
     if (ret == 0 && redis_reply_is_error(info, "LOADING"))
         ret = redis_reply_errno(info, err);
     if (ret == 0) {
         if (redis_reply_kind(info) == REDIS_BYTES)
             take_info(&s, redis_reply_bytes(info));
         take_config(&s, config);
+        take_config(&s, policy);
         *out = s;
     }
     redis_reply_free(info);
     redis_reply_free(config);
+    redis_reply_free(policy);
     return ret;
 }
 
 #define HOW " (redis.conf, or CONFIG SET and CONFIG REWRITE)"
 
+static const char *const modes[] = {"always", "everysec", "never"};
+
 /* Does it keep what the mode promises? */
-static int check_durable(const struct redis_info *s, enum store_fsync mode, bool *told,
-                         struct err *err)
+static int check_durable(const struct redis_info *s, enum store_fsync mode, struct err *err)
 {
-    static const char *const names[] = {"always", "everysec", "never"};
-    const char *want = names[mode];
+    const char *want = modes[mode];
 
     if (mode == STORE_FSYNC_NEVER)
         return 0;
@@ -140,17 +150,28 @@ static int check_durable(const struct redis_info *s, enum store_fsync mode, bool
         return err_set(err, -EINVAL,
                        "--fsync everysec: set \"appendfsync everysec\"" HOW
                        ", or start the node with --fsync never");
-    if (!s->has_config && !*told)
-        log_event(LOG_LEVEL_WARN, "redis-unverified",
-                  "reason=\"CONFIG GET is refused\" effect=\"it is taken for granted that it has "
-                  "appendonly yes and appendfsync %s\"",
-                  want);
-    *told |= !s->has_config;
     return 0;
+}
+
+/* What it may not tell, and would be refused for. Once. */
+static void warn_of_unknown(const struct redis_info *s, enum store_fsync mode, bool *told)
+{
+    bool policy = s->policy[0] == '\0', durable = !s->has_config && mode != STORE_FSYNC_NEVER;
+
+    if (*told || (!policy && !durable))
+        return;
+    *told = true;
+    log_event(LOG_LEVEL_WARN, "redis-unverified",
+              "reason=\"%s refused\" effect=\"it is taken for granted that it has %s%s%s%s\"",
+              policy ? "INFO and CONFIG GET are" : "CONFIG GET is",
+              durable ? "appendonly yes and appendfsync " : "", durable ? modes[mode] : "",
+              durable && policy ? ", and " : "", policy ? "maxmemory-policy noeviction" : "");
 }
 
 int redis_info_check(const struct redis_info *s, enum store_fsync mode, bool *told, struct err *err)
 {
+    int ret;
+
     if (s->major != 0 && s->major < 5)
         return err_set(err, -EINVAL, "this Redis is of version %d: 5 is the least", s->major);
     if (s->clustered)
@@ -161,13 +182,8 @@ int redis_info_check(const struct redis_info *s, enum store_fsync mode, bool *to
         return err_set(err, -EINVAL,
                        "this Redis throws data away when its memory is full: set "
                        "\"maxmemory-policy noeviction\"" HOW);
-    return check_durable(s, mode, told, err);
-}
-
-bool redis_info_memory(const struct redis_reply *info, struct redis_memory *out)
-{
-    if (redis_reply_kind(info) != REDIS_BYTES)
-        return false;
-    *out = memory_of(redis_reply_bytes(info));
-    return true;
+    ret = check_durable(s, mode, err);
+    if (ret == 0)
+        warn_of_unknown(s, mode, told);
+    return ret;
 }

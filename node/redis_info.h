@@ -19,6 +19,7 @@ struct redis_info {
     char policy[32], role[16];
     int major; /* version; 0: it does not tell */
     bool clustered, aof_off;
+    bool rewriting;                  /* its log is being written anew, or soon */
     bool has_config;                 /* else it refuses to tell these: */
     bool aof, always, everysec, lax; /* lax: no fsync while it rewrites its log */
     struct redis_memory memory;
@@ -28,8 +29,6 @@ struct redis_info {
  * Who may not ask gets less. 0, -EAGAIN (it loads its data), -EHOSTDOWN: err.
  */
 int redis_info_ask(struct redis_link *l, struct redis_info *out, struct err *err);
-/* From the answer to INFO MEMORY; false: it tells nothing. */
-bool redis_info_memory(const struct redis_reply *info, struct redis_memory *out);
 /*
  * -EINVAL, -EROFS: it loses data, or what --fsync promises to keep; err says what to set. *told: it
  * was logged that this cannot be found out.

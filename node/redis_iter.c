@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/limits.h"
+
 #define PAGE_FIRST 16u /* most walks end soon: is there anything in a directory? */
 #define PAGE_MAX 1024u
 #define PAGE_BYTES "1048576"
@@ -128,8 +130,25 @@ static int add_told(struct store_iter *it, struct span key, struct span stored)
     return err < 0 ? err : add_key(it, key, stored);
 }
 
+/*
+ * Redis has the list in order as long as all scores are 0. One that somebody at its prompt put in
+ * the wrong place would be left out, or the walk would never end.
+ */
+static int take_told(struct store_iter *it, struct span before, bool above, struct span key,
+                     struct span stored)
+{
+    int c = span_cmp(key, before);
+
+    if (c < 0 || (c == 0 && above))
+        return -EIO;
+    if (key.len == 0 || key.len > KEY_LEN_MAX)
+        return 0; /* no key of ours */
+    return add_told(it, key, stored);
+}
+
 static int take_page(struct store_iter *it, const struct redis_reply *r, bool above)
 {
+    struct span before = buf_span(&it->from);
     size_t n = redis_reply_len(r);
     int err;
 
@@ -143,9 +162,13 @@ static int take_page(struct store_iter *it, const struct redis_reply *r, bool ab
     /* Sought after the page was read: a change that it may show began before, and is known. */
     if (err == 0)
         err = next_changed(it, buf_span(&it->from), above);
-    for (size_t i = 2; i + 1 < n && err == 0; i += 2)
-        err = add_told(it, redis_reply_bytes(redis_reply_at(r, i)),
-                       redis_reply_bytes(redis_reply_at(r, i + 1)));
+    for (size_t i = 2; i + 1 < n && err == 0; i += 2) {
+        struct span key = redis_reply_bytes(redis_reply_at(r, i));
+
+        err =
+            take_told(it, before, above || i > 2, key, redis_reply_bytes(redis_reply_at(r, i + 1)));
+        before = key;
+    }
     return err < 0 ? err : add_changed(it, NULL);
 }
 

@@ -131,6 +131,20 @@ bool redis_reply_is_error(const struct redis_reply *r, const char *word)
            span_has_prefix(redis_reply_bytes(r), span_str(word));
 }
 
+/* What a command in a script was told stands behind more words, before Redis 7. */
+static struct span innermost(struct span text)
+{
+    static const char wrapped[] = "ERR Error running script", mark[] = ": -";
+    struct span found = text;
+
+    if (!span_has_prefix(text, span_str(wrapped)))
+        return text;
+    for (size_t i = sizeof(wrapped) - 1; i + sizeof(mark) - 1 < text.len; i++)
+        if (memcmp(text.data + i, mark, sizeof(mark) - 1) == 0)
+            found = span_of(text.data + i + sizeof(mark) - 1, text.len - i - (sizeof(mark) - 1));
+    return found;
+}
+
 int redis_reply_errno(const struct redis_reply *r, struct err *err)
 {
     static const struct {
@@ -140,13 +154,14 @@ int redis_reply_errno(const struct redis_reply *r, struct err *err)
         {"LOADING", -EAGAIN},   {"BUSY", -EAGAIN},   {"TRYAGAIN", -EAGAIN}, {"OOM", -ENOSPC},
         {"WRONGPASS", -EACCES}, {"NOAUTH", -EACCES}, {"NOPERM", -EACCES},
     };
-    struct span text = redis_reply_bytes(r);
+    struct span text = innermost(redis_reply_bytes(r));
+    bool is_error = redis_reply_kind(r) == REDIS_ERROR;
     int len = text.len < 300 ? (int)text.len : 300;
 
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
-        if (redis_reply_is_error(r, known[i].word))
+        if (is_error && span_has_prefix(text, span_str(known[i].word)))
             return err_set(err, known[i].err, "Redis says: %.*s", len, (const char *)text.data);
-    if (redis_reply_kind(r) == REDIS_ERROR)
+    if (is_error)
         return err_set(err, -EIO, "Redis says: %.*s", len, (const char *)text.data);
     return err_set(err, -EIO, "Redis answers something else than it was asked for");
 }

@@ -359,6 +359,34 @@ static void complain(struct redis_pool *p, const struct err *err)
     pthread_mutex_unlock(&p->lock);
 }
 
+/* What an error means for the call: -EAGAIN, the session is over. */
+static int refused(struct redis_pool *p, const struct redis_lease *lease,
+                   const struct redis_reply *r)
+{
+    struct err err;
+    int ret = redis_reply_errno(r, &err);
+
+    if (ret == -EAGAIN) { /* it loads its data: for as long as that it is as good as down */
+        end_session(p, lease->number, err.msg);
+        return ret;
+    }
+    complain(p, &err);
+    return ret == -EACCES ? -EIO : ret;
+}
+
+int redis_lease_refused(struct redis_pool *p, const struct redis_lease *lease,
+                        const struct redis_reply *r)
+{
+    if (redis_reply_kind(r) != REDIS_ERROR)
+        return 0;
+    return redis_reply_is_error(r, "WRONGTYPE") ? -EBADMSG : refused(p, lease, r);
+}
+
+void redis_pool_doubt(struct redis_pool *p, uint64_t session, const char *why)
+{
+    end_session(p, session, why);
+}
+
 static int call(struct redis_pool *p, struct redis_link *l, struct span *words, size_t n,
                 enum redis_script script, struct redis_reply **out, struct err *err)
 {
@@ -385,9 +413,6 @@ static int call_known(struct redis_pool *p, struct redis_link *l, struct span *w
 /* What a script answered: 0, -EAGAIN (the session is over), ... */
 static int judge(struct redis_pool *p, const struct redis_lease *lease, const struct redis_reply *r)
 {
-    struct err err;
-    int ret;
-
     if (redis_reply_kind(r) == REDIS_LIST) {
         note_seq(p, redis_reply_number(redis_reply_at(r, 0)));
         complain(p, NULL);
@@ -401,9 +426,7 @@ static int judge(struct redis_pool *p, const struct redis_lease *lease, const st
         return -ENOENT;
     if (redis_reply_is_error(r, "KVFSDAMAGED"))
         return -EBADMSG;
-    ret = redis_reply_errno(r, &err);
-    complain(p, &err);
-    return ret == -EAGAIN || ret == -EACCES ? -EIO : ret;
+    return refused(p, lease, r);
 }
 
 static int run_once(struct redis_pool *p, enum redis_script script, const struct span *args,
@@ -493,6 +516,8 @@ static int begin_first(struct redis_pool *p, struct err *err)
 
         if (ret != -EAGAIN && ret != -EHOSTDOWN)
             return ret;
+        if (p->opts.stopped != NULL && p->opts.stopped())
+            return err_wrap(err, -ECANCELED, "stopped while it waited");
         now = in_ms(0);
         end = ret == -EAGAIN ? &loading : &start;
         if (now.tv_sec > end->tv_sec || (now.tv_sec == end->tv_sec && now.tv_nsec > end->tv_nsec))

@@ -35,7 +35,8 @@ struct redis_pool_opts {
     int (*begin)(void *arg, struct redis_link *l, uint64_t number, uint64_t *seq,
                  char session[REDIS_SESSION_LEN], struct err *err);
     void *arg;
-    unsigned start_ms; /* how long the first one waits for a Redis that is not there; 0: 5 s */
+    unsigned start_ms;     /* how long the first one waits for a Redis that is not there; 0: 5 s */
+    bool (*stopped)(void); /* ends that wait with -ECANCELED; NULL: nothing does */
 };
 
 /*
@@ -70,6 +71,16 @@ int redis_lease_check(struct redis_pool *p, const struct redis_lease *lease, str
 /* err: what redis_link_next() returned last: -EHOSTDOWN ends the session. why: its err, or NULL. */
 void redis_pool_give_back(struct redis_pool *p, struct redis_lease *lease, int err,
                           const struct err *why);
+
+/*
+ * Of an answer to such a read: 0, it is no error; -EBADMSG: what is there is none of ours; -EAGAIN:
+ * begin anew; else Redis refuses to tell, which says nothing of what is there
+ * (redis_pool_complaint() says why).
+ */
+int redis_lease_refused(struct redis_pool *p, const struct redis_lease *lease,
+                        const struct redis_reply *r);
+/* What the session of that number was begun on does not hold any more: it is begun anew. */
+void redis_pool_doubt(struct redis_pool *p, uint64_t session, const char *why);
 
 /* Is there a session now? 0; -EHOSTDOWN, -EIO: why. */
 int redis_pool_state(struct redis_pool *p, struct err *why);

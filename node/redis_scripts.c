@@ -11,6 +11,9 @@
 /* Not refused for want of memory, and so is nothing after it. */
 #define LIGHT "redis.call('DEL', 'kvfs:none')\n"
 
+/* By how much a record may grow without memory: by the id of one more operation, say. */
+#define SLACK "16"
+
 static const char put[] =
     GUARD "local key, where, mode = ARGV[3], ARGV[4], ARGV[6]\n"
           "local r, v = 'kvfs:r:' .. key, 'kvfs:v:' .. key\n"
@@ -20,12 +23,17 @@ static const char put[] =
           "  if not old then return {err = 'KVFSNONE'} end\n"
           "  local len = place == 2 and 49 or 1\n"
           "  if not place or place > 2 or #old <= len then return {err = 'KVFSDAMAGED'} end\n"
-          "  where = string.sub(old, 1, len)\n" LIGHT "elseif mode == 'value' then\n"
+          "  where = string.sub(old, 1, len)\n"
+          "end\n"
+          "local new = where .. ARGV[5]\n"
+          "if mode ~= 'value' and old and #new <= #old + " SLACK " then\n"
+          "  " LIGHT "end\n"
+          "redis.call('SET', r, new)\n"
+          "if mode == 'value' then\n"
           "  redis.call('SET', v, ARGV[7])\n"
-          "else\n"
+          "elseif mode ~= 'keep' then\n"
           "  redis.call('DEL', v)\n"
           "end\n"
-          "redis.call('SET', r, where .. ARGV[5])\n"
           "local added = redis.call('ZADD', 'kvfs:keys', 0, key)\n"
           "if mode == 'file' then redis.call('SREM', 'kvfs:loose', string.sub(where, 2)) end\n"
           "if place == 2 and #old >= 49 and mode ~= 'keep' then\n"
@@ -94,6 +102,8 @@ static const char again[] =
     "if not token or not session then return {err = 'KVFSLOST all of it'} end\n"
     "if token ~= ARGV[1] then return {err = 'KVFSTAKEN'} end\n"
     "if seq < tonumber(ARGV[3]) then\n"
+    "  redis.pcall('DEL', 'kvfs:none')\n" /* as LIGHT; it may be read-only */
+    "  redis.pcall('HSET', 'kvfs:owner', 'lost', '1')\n"
     "  return {err = 'KVFSLOST the last ' .. (tonumber(ARGV[3]) - seq) .. ' changes'}\n"
     "end\n"
     "if tonumber(string.match(session, ':(%d+)$') or '0') >= tonumber(ARGV[2]) then\n"

@@ -17,7 +17,8 @@
  *           2, ID, SIZE  in pieces: 32 and 16 hexadecimal digits
  *
  * The first write of a script decides whether it may be run when Redis has no memory left (see
- * maxmemory): a value's is refused; what needs none begins by deleting something.
+ * maxmemory): a value's is refused, and a record's that is new or larger than before; what needs no
+ * memory begins by deleting something.
  */
 #ifndef KVFS_NODE_REDIS_SCRIPTS_H
 #define KVFS_NODE_REDIS_SCRIPTS_H

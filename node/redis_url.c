@@ -51,6 +51,54 @@ static int take_host(char *text, struct redis_url *u)
     return u->host == NULL ? -ENOMEM : 0;
 }
 
+static int hex_digit(char c)
+{
+    const char *digits = "0123456789abcdef", *at = strchr(digits, tolower((unsigned char)c));
+
+    return c != '\0' && at != NULL ? (int)(at - digits) : -1;
+}
+
+/* %XX is a byte, though not NUL; in place. */
+static int decode_percent(char *text)
+{
+    char *to = text;
+
+    for (const char *at = text; *at != '\0'; at++) {
+        int high, low;
+
+        if (*at != '%') {
+            *to++ = *at;
+            continue;
+        }
+        high = hex_digit(at[1]);
+        low = high < 0 ? -1 : hex_digit(at[2]);
+        if (low < 0 || high + low == 0)
+            return -EINVAL;
+        *to++ = (char)(high << 4 | low);
+        at += 2;
+    }
+    *to = '\0';
+    return 0;
+}
+
+static int take_user(char *text, struct redis_url *u, struct err *err)
+{
+    if (strchr(text, ':') != NULL)
+        return err_set(err, -EINVAL,
+                       "a password in the address would show in the list of processes: it "
+                       "belongs into a file (--redis-password-file) or into the environment "
+                       "(" REDIS_PASSWORD_ENV ")");
+    if (text[0] == '\0')
+        return err_set(err, -EINVAL, "there is no name of a user before the @");
+    if (decode_percent(text) < 0)
+        return err_set(
+            err, -EINVAL,
+            "in the name of its user a percent sign, and each of /:@, is written as %%25 "
+            "and the like");
+    u->user = strdup(text);
+    return u->user == NULL ? err_set(err, -ENOMEM, "no memory") : 0;
+}
+
 /* What stands behind the scheme; writes into it. */
 static int take_parts(char *text, struct redis_url *u, struct err *err)
 {
@@ -60,14 +108,9 @@ static int take_parts(char *text, struct redis_url *u, struct err *err)
 
     if (at != NULL) {
         *at = '\0';
-        if (strchr(text, ':') != NULL)
-            return err_set(err, -EINVAL,
-                           "a password in the address would show in the list of processes: it "
-                           "belongs into a file (--redis-password-file) or into the environment "
-                           "(" REDIS_PASSWORD_ENV ")");
-        u->user = strdup(text);
-        if (u->user == NULL)
-            return err_set(err, -ENOMEM, "no memory");
+        ret = take_user(text, u, err);
+        if (ret < 0)
+            return ret;
         text = at + 1;
     }
     slash = strchr(text, '/');

@@ -11,7 +11,7 @@
 #define REDIS_SHOWN_LEN 320u
 #define REDIS_PASSWORD_ENV "KVFS_REDIS_PASSWORD"
 
-/* {0} is allowed in redis_url_fini(). Strings are its own. */
+/* The USER is percent-decoded. {0} is allowed in redis_url_fini(). Strings are its own. */
 struct redis_url {
     char *host, *user; /* user: NULL for Redis's default one */
     char *password;    /* NULL: none */

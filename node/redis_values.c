@@ -224,11 +224,15 @@ static int ask_pieces(struct reader *r, struct redis_link *l, uint64_t offset, s
     return redis_link_add_text(l, "GET", "kvfs:session", NULL) < 0 ? -ENOMEM : n + 1;
 }
 
-/* Takes the answers. *whole: all bytes were there, as far as this session says (see `check`). */
-static int take_pieces(const struct redis_lease *lease, int n, uint8_t *out, size_t len,
-                       bool *whole, struct redis_reply **session, struct err *why)
+/*
+ * Takes the answers. *found: 0, all bytes were there; -EBADMSG; or what a refusal
+ * means. It counts where the session does.
+ */
+static int take_pieces(struct redis_pool *pool, const struct redis_lease *lease, int n,
+                       uint8_t *out, size_t len, int *found, struct redis_reply **session,
+                       struct err *why)
 {
-    bool good = true;
+    int good = 0;
 
     for (int i = 0; i < n; i++) {
         struct redis_reply *reply;
@@ -242,15 +246,19 @@ static int take_pieces(const struct redis_lease *lease, int n, uint8_t *out, siz
             break;
         }
         bytes = redis_reply_bytes(reply);
-        good = good && redis_reply_kind(reply) == REDIS_BYTES && bytes.len <= len && bytes.len > 0;
-        if (good) {
+        if (good == 0)
+            good = redis_lease_refused(pool, lease, reply);
+        if (good == 0 &&
+            (redis_reply_kind(reply) != REDIS_BYTES || bytes.len > len || bytes.len == 0))
+            good = -EBADMSG;
+        if (good == 0) {
             memcpy(out, bytes.data, bytes.len);
             out += bytes.len;
             len -= bytes.len;
         }
         redis_reply_free(reply);
     }
-    *whole = good && len == 0;
+    *found = good < 0 ? good : len == 0 ? 0 : -EBADMSG;
     return 0;
 }
 
@@ -259,18 +267,23 @@ static int read_once(struct reader *r, uint8_t *out, size_t len, uint64_t offset
     struct redis_reply *session = NULL;
     struct redis_lease lease;
     struct err why = {""};
-    bool whole = false;
-    int err = redis_pool_borrow(r->vs->pool, &lease), n;
+    int err = redis_pool_borrow(r->vs->pool, &lease), found = -EBADMSG, n;
 
     if (err < 0)
         return err == -EAGAIN ? -EBUSY : err;
     n = ask_pieces(r, lease.link, offset, len);
-    err = n < 0 ? n : take_pieces(&lease, n, out, len, &whole, &session, &why);
+    err = n < 0 ? n : take_pieces(r->vs->pool, &lease, n, out, len, &found, &session, &why);
+    if (err < 0) {
+        redis_pool_give_back(r->vs->pool, &lease, err, &why);
+        return err;
+    }
+    err =
+        found == 0 || found == -EBADMSG ? redis_lease_refused(r->vs->pool, &lease, session) : found;
     if (err == 0)
         err = redis_lease_check(r->vs->pool, &lease, redis_reply_bytes(session), -1);
     redis_reply_free(session);
-    redis_pool_give_back(r->vs->pool, &lease, err == -EAGAIN ? 0 : err, &why);
-    return err < 0 ? err : whole ? 0 : -EBADMSG;
+    redis_pool_give_back(r->vs->pool, &lease, 0, NULL);
+    return err < 0 ? err : found;
 }
 
 static int reader_read(struct store_reader *base, void *out, size_t len, uint64_t offset)

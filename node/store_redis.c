@@ -103,6 +103,20 @@ static int ask_key(struct redis *s, struct redis_link *l, struct span key, bool 
     return err;
 }
 
+/* Does it count? A number of changes that is not there is none. */
+static int check_looked(struct redis *s, const struct redis_lease *lease, const struct looked *l)
+{
+    int64_t seq = redis_reply_number(redis_reply_at(l->got, 1));
+    int err = redis_lease_refused(s->pool, lease, l->listed);
+
+    if (err == 0)
+        err = redis_lease_refused(s->pool, lease, l->got);
+    if (err == 0)
+        err = redis_lease_check(s->pool, lease, redis_reply_bytes(redis_reply_at(l->got, 0)),
+                                seq < 0 ? 0 : seq);
+    return err;
+}
+
 /* 0; -EAGAIN: again. */
 static int look_once(struct redis *s, struct span key, bool want_value, struct looked *out)
 {
@@ -118,12 +132,12 @@ static int look_once(struct redis *s, struct span key, bool want_value, struct l
         err = redis_link_next(lease.link, &got.listed, &why);
     if (err == 0)
         err = redis_link_next(lease.link, &got.got, &why);
-    if (err == 0 && redis_reply_kind(got.got) == REDIS_ERROR)
-        err = -EIO;
-    if (err == 0)
-        err = redis_lease_check(s->pool, &lease, redis_reply_bytes(redis_reply_at(got.got, 0)),
-                                redis_reply_number(redis_reply_at(got.got, 1)));
-    redis_pool_give_back(s->pool, &lease, err == -EAGAIN || err == -EIO ? 0 : err, &why);
+    if (err == 0) {
+        err = check_looked(s, &lease, &got);
+        redis_pool_give_back(s->pool, &lease, 0, NULL);
+    } else {
+        redis_pool_give_back(s->pool, &lease, err, &why);
+    }
     if (err < 0)
         looked_fini(&got);
     else
@@ -368,21 +382,22 @@ static int redis_stats(struct store *base, struct store_stats *out)
     return 0;
 }
 
-static void ask_memory(struct redis *s)
+/* Somebody may have configured it otherwise since the session began. */
+static int look_at_redis(struct redis *s)
 {
-    struct redis_reply *r = NULL;
     struct redis_lease lease;
     struct err why = {""};
     int err = redis_pool_borrow(s->pool, &lease);
+    bool refused;
 
     if (err < 0)
-        return;
-    err = redis_link_add_text(lease.link, "INFO", "MEMORY", NULL);
-    if (err == 0)
-        err = redis_link_next(lease.link, &r, &why);
-    redis_pool_give_back(s->pool, &lease, err, &why);
-    redis_claim_note_memory(s->claim, r);
-    redis_reply_free(r);
+        return err;
+    err = redis_claim_look(s->claim, lease.link, &why);
+    refused = err == -EINVAL || err == -EROFS;
+    if (refused)
+        redis_pool_doubt(s->pool, lease.number, why.msg);
+    redis_pool_give_back(s->pool, &lease, refused ? 0 : err, &why);
+    return refused ? -EHOSTDOWN : err;
 }
 
 static int redis_probe(struct store *base)
@@ -395,7 +410,9 @@ static int redis_probe(struct store *base)
     if (err < 0)
         return err;
     redis_reply_free(r);
-    ask_memory(s);
+    err = look_at_redis(s);
+    if (err < 0)
+        return err;
     redis_values_tidy(s->values, atomic_exchange(&s->swept, session) != session);
     return 0;
 }
@@ -522,8 +539,10 @@ static int redis_new(const char *dir, const char *node_id, struct redis **out)
 int store_redis_open(const struct store_redis_opts *opts, struct store **out, bool *fresh,
                      bool *distrusted, struct err *err)
 {
-    struct redis_pool_opts po = {
-        .url = opts->url, .begin = redis_claim_begin, .start_ms = opts->start_ms};
+    struct redis_pool_opts po = {.url = opts->url,
+                                 .begin = redis_claim_begin,
+                                 .start_ms = opts->start_ms,
+                                 .stopped = opts->stopped};
     struct redis *s;
     int ret = redis_new(opts->dir, opts->node_id, &s);
 
@@ -531,7 +550,7 @@ int store_redis_open(const struct store_redis_opts *opts, struct store **out, bo
         return err_set(err, ret, "no memory");
     ret = data_dir_open(s->dir, s->node_id, &s->lock_fd, err);
     if (ret == 0)
-        ret = redis_claim_new(s->dir, s->node_id, opts->mode, opts->shows_ms, &s->claim, err);
+        ret = redis_claim_new(opts, s->dir, s->node_id, &s->claim, err);
     po.name = s->name;
     po.arg = s->claim;
     if (ret == 0)

@@ -13,8 +13,9 @@ struct store_redis_opts {
     const char *dir;             /* for what must be known of this Redis outside of it */
     const char *node_id;
     enum store_fsync mode;
-    unsigned shows_ms; /* how long to look for another process that uses it; 0: 10 s */
-    unsigned start_ms; /* how long to wait for a Redis that is not there; 0: 5 s */
+    unsigned shows_ms;     /* how long to look for another process that uses it; 0: 10 s */
+    unsigned start_ms;     /* how long to wait for a Redis that is not there; 0: 5 s */
+    bool (*stopped)(void); /* asked while it waits: shall it give up (-ECANCELED)? May be NULL */
 };
 
 /*

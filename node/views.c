@@ -5,12 +5,18 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "common/hash.h"
 
+#define GOLDEN 0x9e3779b97f4a7c15u /* 2^64 by the golden ratio */
+
 enum entry_state { PENDING, KNOWN, UNKNOWN };
 
-/* A key that was changed, as it was: a node of a treap, by key and by the hash of the key. */
+/*
+ * A key that was changed, as it was: a node of a treap, by key and by a random number. That is not
+ * the key's hash: whoever writes keys could choose such that the tree is a list.
+ */
 struct entry {
     struct entry *left, *right;
     struct list link; /* of its change, while PENDING */
@@ -32,6 +38,7 @@ struct view {
 struct views {
     pthread_mutex_t lock;
     pthread_cond_t settled; /* some entry is no longer pending */
+    uint64_t random;        /* the last priority */
     struct list open;
     size_t bytes, bytes_max;
 };
@@ -135,6 +142,8 @@ int views_new(size_t bytes_max, struct views **out)
     pthread_cond_init(&vs->settled, NULL);
     list_init(&vs->open);
     vs->bytes_max = bytes_max;
+    if (getrandom(&vs->random, sizeof(vs->random), 0) != (ssize_t)sizeof(vs->random))
+        vs->random = (uint64_t)(uintptr_t)vs;
     *out = vs;
     return 0;
 }
@@ -220,7 +229,7 @@ static bool note_locked(struct views *vs, struct view *v, struct span key, struc
         return false;
     }
     e->view = v;
-    e->priority = hash_fmix64(hash_xxh3(key));
+    e->priority = vs->random = hash_fmix64(vs->random + GOLDEN);
     e->key_len = key.len;
     memcpy(e->key, key.data, key.len);
     list_insert(&c->entries, &e->link);

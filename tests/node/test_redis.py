@@ -11,7 +11,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from kvredis import RedisCluster  # noqa: E402
-from kvtest import Claims, eq, request, wait_until  # noqa: E402
+from kvtest import STOP_LIMIT_S, Claims, eq, wait_until  # noqa: E402
 
 BASE = 22000
 VALUE_MAX = 4 << 20
@@ -233,6 +233,31 @@ def what_is_refused(t, c):
         eq(c.http("PUT", "/kv/everysec", b"1", node=1).status, 201)
         c.redis[1].ask("CONFIG", "SET", "appendfsync", "always")
         eq(c.stop(1), [0])
+    with t.claim("a user of an ACL who may ask neither INFO nor CONFIG does, with a warning; its name may need percent signs"):
+        c.redis[1].ask("ACL", "SETUSER", "kv@fs/1", "on", ">s3cret", "~kvfs:*", "+@all", "-@dangerous")
+        c.start(1, extra=["--store", f"redis://kv%40fs%2F1@{url}/0", "--redis-password-file", str(c.dir / "password")])
+        eq(c.http("PUT", "/kv/acl", b"1", node=1).status, 201)
+        eq(c.http("GET", "/kv/a/small", node=1).body, b"two+")
+        assert "INFO and CONFIG GET are refused" in c.log(1).rsplit("--- start", 1)[-1]
+        assert c.redis[1].ask("CLIENT", "LIST").count(b"user=kv@fs/1") > 0
+        eq(c.stop(1), [0])
+        c.redis[1].ask("ACL", "DELUSER", "kv@fs/1")
+    with t.claim("SIGTERM ends a node that waits for its Redis, with 0 and at once"):
+        words = c.command(1)
+        words[words.index("--data") + 1] = str(c.dir / "elsewhere-3")
+        with subprocess.Popen(words, stderr=subprocess.PIPE, cwd=c.dir) as p:
+            try:
+                seen = b""
+                while b"redis-waits" not in seen:
+                    line = p.stderr.readline()
+                    assert line, seen
+                    seen += line
+                p.terminate()
+                text = p.stderr.read()
+                eq(p.wait(STOP_LIMIT_S), 0)
+                assert b"listening" not in text and b"stopped" in text, text
+            finally:
+                p.kill()
     with t.claim("two nodes on one database are refused, whether they are the same node or not"):
         c.start(1)
         words = c.command(1)

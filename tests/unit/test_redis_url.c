@@ -25,6 +25,8 @@ static void an_address_is_taken_apart(void **state)
         {"redis://localhost", "localhost", NULL, "redis://localhost:6379/0", 6379, 0},
         {"redis://10.0.0.1/", "10.0.0.1", NULL, "redis://10.0.0.1:6379/0", 6379, 0},
         {"redis://kv@db:1/15", "db", "kv", "redis://db:1/15", 1, 15},
+        {"redis://kv%40fs%2f1%3A%25@db:1/15", "db", "kv@fs/1:%", "redis://db:1/15", 1, 15},
+        {"redis://a+b@[::1]", "::1", "a+b", "redis://[::1]:6379/0", 6379, 0},
         {"redis://[::1]:6380/1", "::1", NULL, "redis://[::1]:6380/1", 6380, 1},
         {"redis://[fe80::1]", "fe80::1", NULL, "redis://[fe80::1]:6379/0", 6379, 0},
     };
@@ -65,6 +67,10 @@ static void what_is_no_address_is_refused_with_the_reason(void **state)
         {"redis://h/70000", "\"70000\""},
         {"redis://:secret@h/0", "--redis-password-file"},
         {"redis://kv:secret@h/0", "--redis-password-file"},
+        {"redis://k%2@h/0", "percent"},
+        {"redis://k%zz@h/0", "percent"},
+        {"redis://k%00v@h/0", "percent"},
+        {"redis://@h/0", "user"},
         {"rediss://h/0", "TLS"},
         {"http://h/0", "HOST:PORT"},
     };

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -601,6 +602,34 @@ static void a_redis_that_was_set_back_is_noticed_at_once_and_at_the_next_start(v
     assert_false(f->distrusted);
 }
 
+static void a_loss_that_the_directory_could_not_note_is_known_to_redis(void **state)
+{
+    struct fixture *f = *state;
+    struct err why = {""};
+    char path[120];
+
+    (void)snprintf(path, sizeof(path), "%s/redis.new", f->data);
+    set_back(f, "save");
+    assert_int_equal(put(f->s, "k", "r2", "v"), 0);
+    assert_int_equal(mkdir(path, 0700), 0); /* as on a full disk nothing can be written there */
+    redis_server_kill(&f->redis, SIGKILL);
+    set_back(f, "restore");
+    redis_server_again(&f->redis, NULL);
+    assert_true(damaged_soon(f->s, &why));
+    assert_true(store_redis_condemn(f->data, f->s, &why) < 0);
+    close_store(f);
+    assert_int_equal(rmdir(path), 0);
+    for (unsigned i = 0; i < 2; i++) { /* until it is taken to heart */
+        open_store(f);
+        assert_true(f->distrusted);
+        if (i == 1)
+            assert_int_equal(store_redis_trust(f->s), 0);
+        close_store(f);
+    }
+    open_store(f);
+    assert_false(f->distrusted);
+}
+
 static void one_that_was_set_back_while_the_node_was_away_is_noticed(void **state)
 {
     struct fixture *f = *state;
@@ -957,6 +986,7 @@ int main(int argc, char **argv)
         CLAIM(a_silent_one_is_taken_over_and_then_knows),
         CLAIM(a_flushed_redis_is_a_lost_disk_and_no_empty_one),
         SYNCED(a_redis_that_was_set_back_is_noticed_at_once_and_at_the_next_start),
+        SYNCED(a_loss_that_the_directory_could_not_note_is_known_to_redis),
         SYNCED(one_that_was_set_back_while_the_node_was_away_is_noticed),
         cmocka_unit_test_setup_teardown(
             without_fsync_a_crash_of_both_is_distrusted_and_of_one_is_not, setup_everysec,

@@ -216,6 +216,50 @@ static void many_changes_come_in_byte_order(void **state)
     views_close(vs, v);
 }
 
+#define N_CHOSEN 3000u
+
+/*
+ * Keys in byte order whose hashes fall: as nodes of a tree by key and hash they would be a list.
+ * Each is wanted, or the view would have been given up.
+ */
+static void *change_chosen(void *arg)
+{
+    struct views *vs = arg;
+    uint64_t n = 0;
+    uintptr_t wanted = 0;
+
+    for (uint64_t i = 0; i < N_CHOSEN; i++) {
+        uint64_t most = UINT64_MAX / N_CHOSEN * (N_CHOSEN - i), hash;
+        char key[40];
+        struct views_change c;
+
+        do {
+            (void)snprintf(key, sizeof(key), "%06u-%llu", (unsigned)i, (unsigned long long)n++);
+            hash = hash_fmix64(hash_xxh3(span_str(key)));
+        } while (hash > most || hash < most - UINT64_MAX / N_CHOSEN);
+        wanted += views_begin(vs, span_str(key), &c);
+        views_end(vs, &c, VIEWS_CHANGED, span_str("x"));
+    }
+    return (void *)wanted;
+}
+
+static void keys_that_somebody_chose_need_no_deeper_stack_than_others(void **state)
+{
+    struct view *v = views_open(*state);
+    pthread_attr_t attr;
+    pthread_t thread;
+    void *wanted;
+
+    assert_non_null(v);
+    assert_int_equal(pthread_attr_init(&attr), 0);
+    assert_int_equal(pthread_attr_setstacksize(&attr, 64u << 10), 0);
+    assert_int_equal(pthread_create(&thread, &attr, change_chosen, *state), 0);
+    assert_int_equal(pthread_join(thread, &wanted), 0);
+    assert_int_equal((uintptr_t)wanted, N_CHOSEN);
+    pthread_attr_destroy(&attr);
+    views_close(*state, v);
+}
+
 #define CLAIM(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -229,6 +273,7 @@ int main(void)
         CLAIM(a_view_closed_during_a_change_is_forgotten),
         CLAIM(what_is_kept_is_bounded_and_the_largest_view_is_given_up),
         CLAIM(many_changes_come_in_byte_order),
+        CLAIM(keys_that_somebody_chose_need_no_deeper_stack_than_others),
     };
 
     return cmocka_run_group_tests_name("views", tests, NULL, NULL);
