@@ -62,7 +62,8 @@
  * watchers, watch, replica, store.
  *
  * A store that is found damaged while it is in use: the node stops in that order, and starts itself
- * anew in the same process; opening the store then sets it aside (set_aside.h).
+ * anew in the same process; opening the store then sets it aside (set_aside.h). So, without that,
+ * where a store works again only after it was closed and opened (store.h, stuck()).
  */
 #include <errno.h>
 #include <malloc.h>
@@ -228,8 +229,8 @@ static int check_placement(struct node *n, struct err *err)
     return 0;
 }
 
-/* From the watch, in the midst of a request's errors: the main thread begins anew. */
-static void on_store_damage(void *arg)
+/* From the watch, or in the midst of a request's errors: the main thread begins anew. */
+static void on_store_unfit(void *arg)
 {
     (void)arg;
     (void)kill(getpid(), SIGUSR1);
@@ -237,7 +238,7 @@ static void on_store_damage(void *arg)
 
 static int open_watch(struct service *s, struct err *err)
 {
-    int r = watch_new(s->store, s->clock, on_store_damage, NULL, &s->watch);
+    int r = watch_new(s->store, s->clock, on_store_unfit, NULL, &s->watch);
 
     return r == 0 ? 0 : err_set(err, r, "cannot watch the store: %s", strerror(-r));
 }
@@ -266,7 +267,7 @@ static int open_replica(struct node *n, struct err *err)
         .max_value_size = n->cfg->max_value_size,
         .distrusted = n->backing.distrusted,
         .changes = s->changes,
-        .on_store_damage = on_store_damage,
+        .on_store_damage = on_store_unfit,
     };
     struct upkeep_opts upkeep = {
         .cfg = n->cfg,
@@ -440,7 +441,22 @@ static void node_stop(struct node *n)
     free(n->host);
 }
 
-/* --- a damaged store -------------------------------------------------------------------------- */
+/* --- a store that is of no use as it is ------------------------------------------------------ */
+
+/* Stops the node, and starts it in the same process. Returns only where it cannot: the exit code. */
+static int start_again(struct node *n, char **argv)
+{
+    struct clock *clock = n->service.clock;
+    char reloading[80];
+
+    (void)snprintf(reloading, sizeof(reloading), "RELOADING=1\nMONOTONIC_USEC=%llu",
+                   (unsigned long long)clock->mono_us(clock));
+    notify_manager(reloading);
+    node_stop(n);
+    (void)execv("/proc/self/exe", argv);
+    fprintf(stderr, "kvnode: cannot start anew: %s\n", strerror(errno));
+    return 1;
+}
 
 /*
  * Stops the node and begins anew with an empty store in place of the damaged one. Returns only
@@ -448,8 +464,6 @@ static void node_stop(struct node *n)
  */
 static int start_anew(struct node *n, char **argv, const char *why)
 {
-    struct clock *clock = n->service.clock;
-    char reloading[80];
     struct err err;
     int r = backing_condemn(&n->backing, why, &err);
 
@@ -463,13 +477,7 @@ static int start_anew(struct node *n, char **argv, const char *why)
     }
     log_event(LOG_LEVEL_ERROR, "store-damaged", "error=%s effect=\"starts anew without it\"",
               log_quote(why, strlen(why)));
-    (void)snprintf(reloading, sizeof(reloading), "RELOADING=1\nMONOTONIC_USEC=%llu",
-                   (unsigned long long)clock->mono_us(clock));
-    notify_manager(reloading);
-    node_stop(n);
-    (void)execv("/proc/self/exe", argv);
-    fprintf(stderr, "kvnode: cannot start anew: %s\n", strerror(errno));
-    return 1;
+    return start_again(n, argv);
 }
 
 /* --- main ------------------------------------------------------------------------------------- */
@@ -515,6 +523,12 @@ static int serve(struct node *n, char **argv, const sigset_t *signals)
             break;
         if (store_is_damaged(n, &why))
             return start_anew(n, argv, why.msg);
+        if (n->service.store != NULL && store_is_stuck(n->service.store)) {
+            log_event(LOG_LEVEL_WARN, "store-stuck",
+                      "reason=\"it refuses writes, as if the disk were full still\" "
+                      "effect=\"starts again\"");
+            return start_again(n, argv);
+        }
     }
     log_event(LOG_LEVEL_INFO, "stopping", "signal=%s", sigabbrev_np(sig));
     notify_manager("STOPPING=1");

@@ -23,8 +23,9 @@
 struct reserve {
     int fd;
     uint64_t size;
-    atomic_bool held, full; /* full: told so already */
-    pthread_mutex_t lock;   /* around giving up and taking back */
+    atomic_bool held, full;     /* full: told so already */
+    _Atomic uint64_t rewriting; /* what that needs, and what came in since that was told */
+    pthread_mutex_t lock;       /* around giving up and taking back */
 };
 
 /* Free bytes; where that cannot be told, enough. */
@@ -37,7 +38,7 @@ static uint64_t room(const struct reserve *r)
 
 void reserve_tend(struct reserve *r)
 {
-    if (atomic_load(&r->held) || room(r) < 2 * r->size + r->size / 2)
+    if (atomic_load(&r->held) || room(r) < 2 * r->size + r->size / 2 + atomic_load(&r->rewriting))
         return;
     pthread_mutex_lock(&r->lock);
     atomic_store(&r->held, fallocate(r->fd, 0, 0, (off_t)r->size) == 0);
@@ -46,9 +47,9 @@ void reserve_tend(struct reserve *r)
     pthread_mutex_unlock(&r->lock);
 }
 
-void reserve_yield(struct reserve *r)
+static void give_up(struct reserve *r)
 {
-    if (!atomic_load(&r->held) || room(r) >= r->size / 2)
+    if (!atomic_load(&r->held))
         return;
     pthread_mutex_lock(&r->lock);
     if (atomic_load(&r->held)) {
@@ -59,10 +60,46 @@ void reserve_yield(struct reserve *r)
     pthread_mutex_unlock(&r->lock);
 }
 
-bool reserve_admits(struct reserve *r, uint64_t len)
+void reserve_yield(struct reserve *r)
 {
-    uint64_t free_len = room(r);
-    bool fits = free_len >= r->size && free_len - r->size >= len;
+    if (atomic_load(&r->held) && room(r) < r->size / 2)
+        give_up(r);
+}
+
+void reserve_for_rewriting(struct reserve *r, uint64_t len)
+{
+    atomic_store(&r->rewriting, len);
+}
+
+bool reserve_lets_rewrite(const struct reserve *r, bool is_rewriting)
+{
+    return room(r) >= atomic_load(&r->rewriting) + (is_rewriting ? 0 : r->size / 4);
+}
+
+bool reserve_has_room(const struct reserve *r)
+{
+    return room(r) >= r->size;
+}
+
+bool reserve_suffices(struct reserve *r)
+{
+    bool is_there;
+
+    pthread_mutex_lock(&r->lock);
+    is_there = fallocate(r->fd, 0, 0, (off_t)r->size) == 0;
+    (void)!ftruncate(r->fd, 0);
+    atomic_store(&r->held, false);
+    pthread_mutex_unlock(&r->lock);
+    return is_there;
+}
+
+bool reserve_admits(struct reserve *r, uint64_t len, bool in_tables)
+{
+    uint64_t kept = r->size + atomic_load(&r->rewriting), free_len = room(r);
+    bool fits = free_len >= kept && free_len - kept >= len;
+
+    if (fits && in_tables)
+        atomic_fetch_add(&r->rewriting, len);
 
     if (!fits && !atomic_exchange(&r->full, true))
         log_event(LOG_LEVEL_WARN, "disk-full",

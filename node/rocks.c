@@ -21,6 +21,10 @@
 #define CACHE_LEN (32u << 20)
 #define WAL_LEN_MAX (64u << 20)
 #define OPEN_FILES_MAX 512
+/* So much of one family is rewritten at a time (what is new, level 0, may make it more) ... */
+#define REWRITE_LEN_MAX (384ull << 20)
+/* ... and so much of all: two at a time, the first of them all of level 0 and all of the next. */
+#define REWRITE_ROOM_MAX (1ull << 30)
 /* A table in which so many of so many entries in a row are deletes is rewritten soon. */
 #define DELETES_WINDOW 1000
 #define DELETES_MANY 300
@@ -35,7 +39,9 @@ struct rocks {
     rocksdb_block_based_table_options_t *table_options;
     rocksdb_cache_t *cache;
     rocksdb_readoptions_t *read_options;
-    rocksdb_writeoptions_t *unsynced, *synced;
+    rocksdb_writeoptions_t *write_options[2][2]; /* synced? patient? */
+    rocks_may_wait_fn *may_wait;                 /* NULL: it may */
+    void *may_wait_arg;
     atomic_bool *broken;
     atomic_int last_err; /* logged already */
     pthread_mutex_t lock;
@@ -167,6 +173,8 @@ static rocksdb_options_t *make_family_options(rocksdb_block_based_table_options_
     rocksdb_options_set_max_write_buffer_number(o, 2);
     rocksdb_options_set_target_file_size_base(o, 32u << 20);
     rocksdb_options_set_level_compaction_dynamic_level_bytes(o, 1);
+    rocksdb_options_set_max_compaction_bytes(o, REWRITE_LEN_MAX);
+    rocksdb_options_set_disable_auto_compactions(o, 1); /* until rocks_let_rewrite() */
     if (family == ROCKS_DATA)
         rocksdb_options_add_compact_on_deletion_collector_factory(o, DELETES_WINDOW, DELETES_MANY);
     return o;
@@ -222,9 +230,13 @@ static void make_all_options(struct rocks *r, bool forgive)
     /* Those of the first family are the database's too. */
     set_database_options(r->options[ROCKS_STATE], forgive);
     r->read_options = rocksdb_readoptions_create();
-    r->unsynced = rocksdb_writeoptions_create();
-    r->synced = rocksdb_writeoptions_create();
-    rocksdb_writeoptions_set_sync(r->synced, 1);
+    for (unsigned i = 0; i < 4; i++) {
+        rocksdb_writeoptions_t *o = rocksdb_writeoptions_create();
+
+        rocksdb_writeoptions_set_sync(o, i / 2);
+        rocksdb_writeoptions_set_no_slowdown(o, i % 2 == 0);
+        r->write_options[i / 2][i % 2] = o;
+    }
 }
 
 /*
@@ -290,8 +302,8 @@ void rocks_close(struct rocks *r)
         rocksdb_close(r->db);
     }
     rocksdb_readoptions_destroy(r->read_options);
-    rocksdb_writeoptions_destroy(r->unsynced);
-    rocksdb_writeoptions_destroy(r->synced);
+    for (unsigned i = 0; i < 4; i++)
+        rocksdb_writeoptions_destroy(r->write_options[i / 2][i % 2]);
     for (unsigned i = 0; i < ROCKS_N_FAMILIES; i++)
         rocksdb_options_destroy(r->options[i]);
     rocksdb_block_based_options_destroy(r->table_options);
@@ -393,20 +405,28 @@ int rocks_n_keys(struct rocks *r, enum rocks_family family, uint64_t *out)
                : -EIO;
 }
 
-int rocks_size(struct rocks *r, uint64_t *out)
+/* The sum of some of the library's numbers over all families. 0 or -EIO. */
+static int sum_properties(struct rocks *r, const char *const *names, unsigned n_names,
+                          uint64_t *out)
 {
-    static const char *const parts[] = {"rocksdb.estimate-live-data-size",
-                                        "rocksdb.cur-size-all-mem-tables"};
     uint64_t sum = 0, n;
 
     for (unsigned f = 0; f < ROCKS_N_FAMILIES; f++)
-        for (unsigned i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
-            if (rocksdb_property_int_cf(r->db, r->families[f], parts[i], &n) != 0)
+        for (unsigned i = 0; i < n_names; i++) {
+            if (rocksdb_property_int_cf(r->db, r->families[f], names[i], &n) != 0)
                 return -EIO;
             sum += n;
         }
     *out = sum;
     return 0;
+}
+
+int rocks_size(struct rocks *r, uint64_t *out)
+{
+    static const char *const parts[] = {"rocksdb.estimate-live-data-size",
+                                        "rocksdb.cur-size-all-mem-tables"};
+
+    return sum_properties(r, parts, 2, out);
 }
 
 /* --- writing --------------------------------------------------------------------------- */
@@ -447,14 +467,28 @@ void rocks_batch_delete(struct rocks_batch *b, enum rocks_family family, struct 
                                  key.len);
 }
 
+void rocks_on_stall(struct rocks *r, rocks_may_wait_fn *fn, void *arg)
+{
+    r->may_wait = fn;
+    r->may_wait_arg = arg;
+}
+
 int rocks_write(struct rocks_batch *b, bool sync)
 {
+    static const char stalled[] = "Result incomplete";
     struct rocks *r = b->rocks;
     char *text = NULL;
 
     if (atomic_load(r->broken))
         return -EIO;
-    rocksdb_write(r->db, sync ? r->synced : r->unsynced, b->batch, &text);
+    rocksdb_write(r->db, r->write_options[sync][0], b->batch, &text);
+    if (text != NULL && strncmp(text, stalled, sizeof(stalled) - 1) == 0) {
+        rocksdb_free(text);
+        if (r->may_wait != NULL && !r->may_wait(r->may_wait_arg))
+            return -ENOSPC;
+        text = NULL;
+        rocksdb_write(r->db, r->write_options[sync][1], b->batch, &text);
+    }
     return end_write(r, text);
 }
 
@@ -472,6 +506,31 @@ int rocks_sync(struct rocks *r)
         return -ENOMEM;
     err = rocks_write(b, true);
     rocks_batch_free(b);
+    return err;
+}
+
+void rocks_let_rewrite(struct rocks *r, bool may)
+{
+    static const char *const name = "disable_auto_compactions";
+    const char *value = may ? "false" : "true";
+    char *text = NULL;
+
+    for (unsigned f = 0; f < ROCKS_N_FAMILIES; f++) {
+        rocksdb_set_options_cf(r->db, r->families[f], 1, &name, &value, &text);
+        (void)take_error(r, text); /* logged; it holds in memory all the same */
+        text = NULL;
+    }
+}
+
+int rocks_rewrite_room(struct rocks *r, uint64_t *out)
+{
+    static const char *const parts[] = {"rocksdb.live-sst-files-size",
+                                        "rocksdb.cur-size-all-mem-tables"};
+    uint64_t sum;
+    int err = sum_properties(r, parts, 2, &sum);
+
+    if (err == 0)
+        *out = sum < REWRITE_ROOM_MAX ? sum : REWRITE_ROOM_MAX;
     return err;
 }
 

@@ -62,9 +62,24 @@ void rocks_batch_delete(struct rocks_batch *b, enum rocks_family family, struct 
  * with -EIO: what is on the disk is no longer known. A full disk passes once there is room.
  */
 int rocks_write(struct rocks_batch *b, bool sync);
+/*
+ * Where more was written than it can keep up with, a write waits, for as long as the disk is full
+ * if need be: may it? Otherwise, -ENOSPC. Any thread; without this, it may.
+ */
+typedef bool rocks_may_wait_fn(void *arg);
+void rocks_on_stall(struct rocks *r, rocks_may_wait_fn *fn, void *arg);
 /* Makes all that was written before durable. Fails as rocks_write. */
 int rocks_sync(struct rocks *r);
 
+/*
+ * May tables be rewritten in the background (compaction)? Not after rocks_open(), until told. One
+ * that is under way goes on to its end. For it must never meet the end of the disk: the library then
+ * refuses all writes, deletes too, until as much is free as all that it was rewriting. Writes a
+ * little to the disk.
+ */
+void rocks_let_rewrite(struct rocks *r, bool may);
+/* At most so many bytes does rewriting need for the time until what it replaces is removed. */
+int rocks_rewrite_room(struct rocks *r, uint64_t *out);
 /*
  * Space that deleted values took comes back only when tables are rewritten: gets the library to
  * begin, and does not wait for it. False: not now, for an earlier table is still on its way.

@@ -105,6 +105,11 @@ int store_is_empty(struct store *s, bool *out)
     return err;
 }
 
+bool store_is_stuck(struct store *s)
+{
+    return s->ops->stuck != NULL && s->ops->stuck(s);
+}
+
 void store_explain(struct store *s, int error, struct err *out)
 {
     out->msg[0] = '\0';

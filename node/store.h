@@ -104,10 +104,20 @@ struct store_ops {
     int (*stats)(struct store *s, struct store_stats *out);
     int (*probe)(struct store *s); /* can it write and sync right now? */
     /*
+     * What it does of its own accord, from time to time; by one thread, which may wait for the disk.
+     * NULL: nothing.
+     */
+    void (*tend)(struct store *s);
+    /*
      * 0, or -EBADMSG for good once the store itself, and not only one record of it, was found
      * damaged: why says how. It never will be whole again.
      */
     int (*damage)(struct store *s, struct err *why);
+    /*
+     * It refuses writes for a reason that has passed, and only closing and opening it helps: found
+     * out by tend(). NULL: it never does.
+     */
+    bool (*stuck)(struct store *s);
     /* In words, why calls fail just now; "" when they do not. NULL: the errno says all. */
     void (*explain)(struct store *s, struct err *out);
     void (*close)(struct store *s);
@@ -151,6 +161,7 @@ int store_reader_of_fd(int fd, struct store_reader **out);
 int store_is_empty(struct store *s, bool *out);
 /* In words, what a call's error means: what the store says, or the errno. */
 void store_explain(struct store *s, int error, struct err *out);
+bool store_is_stuck(struct store *s); /* false, too, where it never is */
 /* Writes all of it. 0 or -errno. */
 int store_write_all(int fd, struct span bytes);
 

@@ -32,6 +32,11 @@ struct disk {
     atomic_bool broken;
     atomic_bool has_waste; /* inline values were deleted whose space is not given back yet */
     bool trusted;          /* the boot mark is as this mode needs it */
+    bool rewriting;        /* tables may be rewritten; of the thread that tends, as is: */
+    bool rest_told;        /* the log says that they are not */
+    atomic_int probed;     /* what the last probe came to */
+    atomic_bool worked;    /* one came to 0 */
+    atomic_uint n_refused; /* times tended in a row when that was a full disk, and there was room */
 };
 
 static inline struct disk *disk_of(struct store *s)
@@ -46,5 +51,7 @@ int where_decode(struct span meta, struct where *out, struct span *record);
 int disk_state_get(struct store *base, const char *name, struct buf *out);
 int disk_state_put(struct store *base, const char *name, struct span value);
 void disk_close(struct store *base);
+/* Lets tables be rewritten while there is room for that. At the opening, then when tended. */
+void disk_tend_room(struct disk *s);
 
 #endif

@@ -254,6 +254,14 @@ static void on_damage(void *arg, const char *why)
                   log_quote(err.msg, strlen(err.msg)));
 }
 
+/* On a full disk the database may never keep up: a request would take a thread away for good. */
+static bool may_wait(void *arg)
+{
+    const struct disk *s = arg;
+
+    return reserve_has_room(s->reserve);
+}
+
 /*
  * Opens what is in the directory, which is locked. Where a loss of power may have taken any of what
  * was not synced, the log may have holes: what is before the first is as good as it gets.
@@ -277,6 +285,8 @@ static int open_locked(struct disk *s, bool *fresh, bool *distrusted, struct err
     if (ret < 0)
         return err_set(err, ret, "%s: cannot tell how it was stopped: %s", s->dir, strerror(-ret));
     rocks_on_damage(s->rocks, on_damage, s);
+    rocks_on_stall(s->rocks, may_wait, s);
+    disk_tend_room(s);
     sweep_orphans(s);
     if (s->mode == STORE_FSYNC_EVERYSEC)
         ret = flusher_start(s->rocks, s->values, &s->flusher);

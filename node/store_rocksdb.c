@@ -29,9 +29,12 @@
 #include <sys/statvfs.h>
 
 #include "common/limits.h"
+#include "common/log.h"
 
 /* A value replaced so often while it is being read: something else is wrong. */
 #define GET_TRIES 100
+/* So many times in a row, WATCH_PERIOD_US apart: it should have noticed that there is room. */
+#define REFUSED_MAX 4u
 
 /* --- where a value is ------------------------------------------------------------------ */
 
@@ -202,7 +205,7 @@ static int disk_put(struct store *base, struct span key, struct span record, str
     assert(value.len == 0 || (file == NULL && !keep));
     if (value.len > INLINE_VALUE_MAX)
         return -EFBIG;
-    if (value.len > 0 && !reserve_admits(s->reserve, value.len))
+    if (value.len > 0 && !reserve_admits(s->reserve, value.len, true))
         return -ENOSPC;
     reserve_yield(s->reserve);
     err = get_meta(s, key, &present, &old);
@@ -265,7 +268,7 @@ static int disk_file_begin(struct store *base, uint64_t size, struct store_file 
 
     if (atomic_load(&s->broken))
         return -EIO; /* its put would fail, and it would be left lying about */
-    if (!reserve_admits(s->reserve, size))
+    if (!reserve_admits(s->reserve, size, false))
         return -ENOSPC;
     return value_file_begin(s->values, size, out);
 }
@@ -390,15 +393,61 @@ static int disk_damage(struct store *base, struct err *why)
     return rocks_damage(disk_of(base)->rocks, why);
 }
 
+void disk_tend_room(struct disk *s)
+{
+    uint64_t room;
+    bool may;
+
+    if (rocks_rewrite_room(s->rocks, &room) == 0)
+        reserve_for_rewriting(s->reserve, room);
+    may = reserve_lets_rewrite(s->reserve, s->rewriting);
+    if (may == s->rewriting)
+        return;
+    reserve_yield(s->reserve);
+    rocks_let_rewrite(s->rocks, may);
+    s->rewriting = may;
+    if (may == s->rest_told) {
+        s->rest_told = !may;
+        log_event(may ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, may ? "disk-has-room" : "disk-full",
+                  "effect=\"tables are %srewritten\"", may ? "" : "not ");
+    }
+}
+
 static int disk_probe(struct store *base)
+{
+    int err = disk_state_put(base, "probe", span_str("ok"));
+
+    atomic_store(&disk_of(base)->probed, err);
+    if (err == 0)
+        atomic_store(&disk_of(base)->worked, true);
+    return err;
+}
+
+static void disk_tend(struct store *base)
 {
     struct disk *s = disk_of(base);
 
+    disk_tend_room(s);
     reserve_tend(s->reserve);
-    if (reserve_is_full(s->reserve) && atomic_exchange(&s->has_waste, false) &&
+    if (reserve_is_full(s->reserve) && s->rewriting && atomic_exchange(&s->has_waste, false) &&
         !rocks_give_back(s->rocks, ROCKS_DATA))
         atomic_store(&s->has_waste, true);
-    return disk_state_put(base, "probe", span_str("ok"));
+    if (atomic_load(&s->probed) != -ENOSPC || !atomic_load(&s->worked) ||
+        !reserve_suffices(s->reserve))
+        atomic_store(&s->n_refused, 0);
+    else
+        atomic_fetch_add(&s->n_refused, 1);
+}
+
+/*
+ * The library goes on by itself when a log or a table met the end of the disk, trying every 5 s. But
+ * where the disk ended under what it was rewriting it waits for as much room as all of that takes,
+ * and refuses all writes until then. Not so one that has not worked since it was opened: it is told
+ * of a full disk by something that does not show (a quota), and would be opened over and over.
+ */
+static bool disk_stuck(struct store *base)
+{
+    return atomic_load(&disk_of(base)->n_refused) >= REFUSED_MAX;
 }
 
 const struct store_ops disk_ops = {
@@ -421,7 +470,9 @@ const struct store_ops disk_ops = {
     .state_put = disk_state_put,
     .stats = disk_stats,
     .probe = disk_probe,
+    .tend = disk_tend,
     .damage = disk_damage,
+    .stuck = disk_stuck,
     .close = disk_close,
     .kind = "rocksdb",
 };

@@ -13,9 +13,9 @@
 struct watch {
     struct store *store;
     struct clock *clock;
-    void (*on_damage)(void *arg);
+    void (*on_unfit)(void *arg);
     void *arg;
-    bool damage_told; /* the watch's thread's */
+    bool unfit_told; /* the watch's thread's */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -30,6 +30,8 @@ static void probe(struct watch *w)
     int was = atomic_load(&w->state), now;
 
     atomic_store(&w->begun_us, w->clock->mono_us(w->clock));
+    if (w->store->ops->tend != NULL)
+        w->store->ops->tend(w->store);
     now = w->store->ops->probe(w->store);
     atomic_store(&w->begun_us, 0);
     atomic_store(&w->state, now);
@@ -43,9 +45,9 @@ static void probe(struct watch *w)
     }
     if (now == 0 && was != 0)
         log_event(LOG_LEVEL_INFO, "store-well-again", "probe=ok");
-    if (!w->damage_told && w->store->ops->damage(w->store, NULL) < 0) {
-        w->damage_told = true;
-        w->on_damage(w->arg);
+    if (!w->unfit_told && (w->store->ops->damage(w->store, NULL) < 0 || store_is_stuck(w->store))) {
+        w->unfit_told = true;
+        w->on_unfit(w->arg);
     }
 }
 
@@ -69,7 +71,7 @@ static void *watch_thread(void *arg)
     return NULL;
 }
 
-int watch_new(struct store *store, struct clock *clock, void (*on_damage)(void *arg), void *arg,
+int watch_new(struct store *store, struct clock *clock, void (*on_unfit)(void *arg), void *arg,
               struct watch **out)
 {
     struct watch *w = calloc(1, sizeof(*w));
@@ -79,7 +81,7 @@ int watch_new(struct store *store, struct clock *clock, void (*on_damage)(void *
         return -ENOMEM;
     w->store = store;
     w->clock = clock;
-    w->on_damage = on_damage;
+    w->on_unfit = on_unfit;
     w->arg = arg;
     w->since_us = clock->mono_us(clock);
     pthread_mutex_init(&w->lock, NULL);

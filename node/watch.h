@@ -1,4 +1,7 @@
-/* watch.h - is the store well? One thread writes and syncs a probe every few seconds. */
+/*
+ * watch.h - is the store well? One thread writes and syncs a probe every few seconds, and lets the
+ * store do what it does of its own accord.
+ */
 #ifndef KVFS_NODE_WATCH_H
 #define KVFS_NODE_WATCH_H
 
@@ -8,10 +11,10 @@
 struct watch;
 
 /*
- * Probes once before it returns. on_damage(arg): once, from the watch's thread (or from here), when
- * the store's damage() is first not 0; must not wait for the watch.
+ * Probes once before it returns. on_unfit(arg): once, from the watch's thread (or from here), when
+ * the store is first found damaged or stuck (store.h); must not wait for the watch.
  */
-int watch_new(struct store *store, struct clock *clock, void (*on_damage)(void *arg), void *arg,
+int watch_new(struct store *store, struct clock *clock, void (*on_unfit)(void *arg), void *arg,
               struct watch **out);
 void watch_free(struct watch *w); /* joins; waits for a probe that is under way */
 /*

@@ -1,4 +1,4 @@
-"""test_disk.py - real nodes whose disks are damaged, fail, fill up, or lose their power.
+"""test_disk.py - real nodes whose disks are damaged, fail, or lose their power.
 
 DISK_CUTS=20 loses the power more often.
 """
@@ -23,19 +23,6 @@ POWER = BUILD / "tests/test_power"
 CUTS = int(os.environ.get("DISK_CUTS", "2"))
 SEED = int(os.environ.get("DISK_SEED", str(random.randrange(1 << 30))))
 LARGE = 100_000  # bytes of a value that is a file of its own
-
-
-class SmallDiskCluster(Cluster):
-    """Each node's data is on a small disk that only the node sees; gone when it ends."""
-
-    def command(self, i, extra=()):
-        self.data_dir(i).mkdir(exist_ok=True)
-        return ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=320m none "$0" && exec "$@"',
-                str(self.data_dir(i)), *super().command(i, extra)]
-
-    def inside(self, i, name):
-        """The path of a file on that disk, as seen from here."""
-        return pathlib.Path(f"/proc/{self.pid(i)}/root{self.data_dir(i)}/{name}")
 
 
 def value_of(i, size=2000):
@@ -209,63 +196,6 @@ def failing_calls(t):
                 eq(c.http("GET", f"/kv/k{i}", node=1 + i % 3).body, value_of(i))
 
 
-# --- a full disk ------------------------------------------------------------------------------------
-
-
-def fill(path):
-    with contextlib.suppress(OSError), open(path, "ab", buffering=0) as f:
-        while f.write(b"x" * 65536):
-            pass
-    with contextlib.suppress(OSError), open(path, "ab", buffering=0) as f:
-        while f.write(b"x" * 512):
-            pass
-
-
-def full_disk(t):
-    may = subprocess.run(["unshare", "--mount", "true"], capture_output=True, text=True, check=False)
-    if may.returncode != 0:
-        print(f"# full disk: left out, for none can be mounted for it alone: {may.stderr.strip()}", flush=True)
-        return
-    with SmallDiskCluster(n=1, rf=1, base_port=20250) as c:
-        n, slowest = 0, []
-        with t.claim("a node fills its disk up to 507; then it still reads and deletes"):
-            while (a := c.http("PUT", f"/kv/k{n}", value_of(n, 60_000))).status == 201:
-                n += 1
-            eq(a.status, 507)
-            assert n > 1000, n
-            eq(c.http("GET", "/kv/k7").body, value_of(7, 60_000))
-            eq(c.http("DELETE", "/kv/k0").status, 204)
-        with t.claim("it does when others have taken the last byte, too"):
-            fill(c.inside(1, "filler"))
-
-            def delete(i):
-                """Where RocksDB was just writing a table, it needs some seconds to notice that there is room."""
-                begun = time.monotonic()
-                wait_until(lambda: c.http("DELETE", f"/kv/k{i}").status in (204, 404), 20, "a delete")
-                slowest.append(time.monotonic() - begun)
-
-            for i in range(1, 500):
-                delete(i)
-            for i in (0, 300):
-                eq(c.http("GET", f"/kv/k{i}").status, 404)
-            for i in (500, n - 1):
-                eq(c.http("GET", f"/kv/k{i}").body, value_of(i, 60_000))
-
-            def refused():
-                """Once, in a CI run, a value was taken behind the filling; why is not known."""
-                fill(c.inside(1, "filler"))
-                return c.http("PUT", "/kv/new", b"x" * 1000).status == 507
-
-            wait_until(refused, 20, "no room for a value")
-        with t.claim("when there is room it stores again, without a restart"):
-            c.inside(1, "filler").unlink()
-            for i in range(500, n):  # its own data goes, too
-                delete(i)
-            wait_until(lambda: c.http("PUT", "/kv/new", b"x" * 1000).status == 201, 20, "a value is stored")
-            wait_until(lambda: health(c, 1) == 200, 10, "the node says that it is well")
-            print(f"# the slowest delete took {max(slowest):.1f} s", flush=True)
-
-
 # --- loss of power ----------------------------------------------------------------------------------
 
 
@@ -367,6 +297,5 @@ with Claims() as t:
     damage_under_a_running_node(t)
     senseless_store(t)
     failing_calls(t)
-    full_disk(t)
     another_boot(t)
     power(t)

@@ -1069,7 +1069,7 @@ static bool works_soon(struct store *s)
 {
     uint64_t end_ms = now_ms() + 30000;
 
-    while (s->ops->probe(s) != 0) {
+    for (s->ops->tend(s); s->ops->probe(s) != 0; s->ops->tend(s)) {
         if (now_ms() > end_ms)
             return false;
         (void)poll(NULL, 0, 50);
