@@ -443,7 +443,7 @@ static void node_stop(struct node *n)
 
 /* --- a store that is of no use as it is ------------------------------------------------------ */
 
-/* Stops the node, and starts it in the same process. Returns only where it cannot: the exit code. */
+/* Stops the node, starts it in the same process. Returns only where it cannot: the exit code. */
 static int start_again(struct node *n, char **argv)
 {
     struct clock *clock = n->service.clock;

@@ -2,10 +2,10 @@
  * reserve.h - room on the disk that values do not get, so that a full disk can still be emptied: a
  * delete is a record, too, and what is deleted is only given back when the database rewrites it.
  *
- * Values are refused while less than the reserve is free, beside what the database needs to rewrite
- * its tables: without that no delete would ever give room back. And because others may fill the disk
- * to its last byte, as much as the reserve again is held by a file, DIR/reserve, which is given up
- * when the rest runs out, and taken back when there is room.
+ * Values are refused while less than the reserve is free, beside what the database needs to
+ * rewrite its tables: without that no delete would ever give room back. And because others may fill
+ * the disk to its last byte, as much as the reserve again is held by a file, DIR/reserve, which is
+ * given up when the rest runs out, and taken back when there is room.
  */
 #ifndef KVFS_NODE_RESERVE_H
 #define KVFS_NODE_RESERVE_H

@@ -73,9 +73,9 @@ int rocks_sync(struct rocks *r);
 
 /*
  * May tables be rewritten in the background (compaction)? Not after rocks_open(), until told. One
- * that is under way goes on to its end. For it must never meet the end of the disk: the library then
- * refuses all writes, deletes too, until as much is free as all that it was rewriting. Writes a
- * little to the disk.
+ * that is under way goes on to its end. For it must never meet the end of the disk: the library
+ * then refuses all writes, deletes too, until as much is free as all that it was rewriting. Writes
+ * a little to the disk.
  */
 void rocks_let_rewrite(struct rocks *r, bool may);
 /* At most so many bytes does rewriting need for the time until what it replaces is removed. */

@@ -104,8 +104,8 @@ struct store_ops {
     int (*stats)(struct store *s, struct store_stats *out);
     int (*probe)(struct store *s); /* can it write and sync right now? */
     /*
-     * What it does of its own accord, from time to time; by one thread, which may wait for the disk.
-     * NULL: nothing.
+     * What it does of its own accord, from time to time; by one thread, which may wait for the
+     * disk. NULL: nothing.
      */
     void (*tend)(struct store *s);
     /*

@@ -440,10 +440,10 @@ static void disk_tend(struct store *base)
 }
 
 /*
- * The library goes on by itself when a log or a table met the end of the disk, trying every 5 s. But
- * where the disk ended under what it was rewriting it waits for as much room as all of that takes,
- * and refuses all writes until then. Not so one that has not worked since it was opened: it is told
- * of a full disk by something that does not show (a quota), and would be opened over and over.
+ * The library goes on by itself when a log or a table met the end of the disk, trying every 5 s.
+ * But where the disk ended under what it was rewriting it waits for as much room as all of that
+ * takes, and refuses all writes until then. Not so one that has not worked since it was opened: it
+ * is told of a full disk by something that does not show, and would be opened over and over.
  */
 static bool disk_stuck(struct store *base)
 {
