@@ -42,9 +42,9 @@ int core_list_dir(struct fs *fs, struct caller *who, const struct list_args *arg
 {
     int err;
 
-    *mark = follow_mark_dir(fs->follow, args->prefix);
-    if (listings_get(fs->listings, args, out))
+    if (listings_get(fs->listings, args, out, mark))
         return 0;
+    *mark = follow_mark_dir(fs->follow, args->prefix);
     err = core_list(fs, who, args, out);
     if (err == 0 && out->followed)
         listings_put(fs->listings, args, out, mark);

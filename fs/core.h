@@ -148,7 +148,8 @@ int core_list(struct fs *fs, struct caller *who, const struct list_args *args,
               struct list_result *out);
 /* Under which version a write that succeeded is stored; none: it was replaced already. */
 struct ballot write_version(const struct write_result *res);
-/* A page of a directory, kept or asked for; *mark: what is in it holds while this does. */
+/* A page of a directory, kept or asked for; *mark was taken before: all of it holds while that
+ * does, and a key of it while follow_mark_then() of that does. */
 int core_list_dir(struct fs *fs, struct caller *who, const struct list_args *args,
                   struct list_result *out, struct follow_mark *mark);
 

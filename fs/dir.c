@@ -42,7 +42,7 @@ struct dir_handle {
     pthread_mutex_t lock;    /* all below */
     struct buf prefix;       /* when the listing began */
     uint64_t moves;          /* so did the keys be called then */
-    struct follow_mark mark; /* all of its pages hold while this does */
+    struct follow_mark mark; /* from before the first of its pages was asked for */
     uint64_t read_us;        /* when its last page was asked for */
     struct buf names;
     struct listed *entries;
@@ -284,7 +284,7 @@ static int fetch_entered(struct fs *fs, struct caller *who, struct dir_handle *d
 
     d->read_us = core_now_us();
     err = core_list_dir(fs, who, &args, &page, &mark);
-    if (args.start_after.len == 0 || mark.epoch == 0)
+    if (args.start_after.len == 0 || mark.epoch == 0 || mark.at < d->mark.at)
         d->mark = mark;
     if (err == 0)
         err = d->broken = take_page(fs, d, &page);
@@ -534,10 +534,31 @@ int fs_readdir(struct fs *fs, struct caller *who, struct dir_handle *d, uint64_t
     return err;
 }
 
+/* What is listed of entry i holds while this does, as if a lookup had asked for it then. */
+static int entry_mark(const struct dir_handle *d, size_t i, struct follow_mark *out)
+{
+    struct span prefix = buf_span(&d->prefix), name = span_str(name_of(d, i));
+    struct buf file = {0}, subdir = {0};
+    int err = key_of_name(&file, prefix, name, false);
+
+    if (err != -ENOMEM)
+        err = key_of_name(&subdir, prefix, name, true);
+    if (err != -ENOMEM) {
+        *out = file.len > 0 && subdir.len > 0
+                   ? follow_mark_then(&d->mark, buf_span(&file), buf_span(&subdir))
+                   : d->mark; /* not a name like any other */
+        err = 0;
+    }
+    buf_fini(&subdir);
+    buf_fini(&file);
+    return err;
+}
+
 int fs_readdir_remember(struct fs *fs, struct caller *who, struct dir_handle *d,
                         struct fs_entry *out)
 {
-    struct origin how = {.by = SEEN_LISTED, .mark = &d->mark};
+    struct follow_mark mark = {0};
+    struct origin how = {.by = SEEN_LISTED, .mark = &mark};
     struct buf key = {0};
     struct listed *e;
     int err;
@@ -546,14 +567,16 @@ int fs_readdir_remember(struct fs *fs, struct caller *who, struct dir_handle *d,
     assert(d->last < d->n);
     e = &d->entries[d->last];
     err = entry_key(d, d->last, &key);
-    /* Where something in the directory is known to have changed since, the lookup has to ask. */
-    if (d->mark.epoch == 0 || follow_holds(fs->follow, &d->mark))
+    if (err == 0)
+        err = entry_mark(d, d->last, &mark);
+    /* What is known to have changed since the lookup has to ask for. */
+    if (d->mark.epoch == 0 || follow_holds(fs->follow, &mark))
         how.until_us = e->read_us + LISTED_US;
     if (err == 0)
         err = fs_entry_of(fs, who, buf_span(&key), &e->found, d->moves, &how, out);
     if (err == 0) {
         e->id = out->id;
-        fs_hold_name(fs, &e->found, &d->mark, out);
+        fs_hold_name(fs, &e->found, &mark, out);
     }
     pthread_mutex_unlock(&d->lock);
     buf_fini(&key);

@@ -10,7 +10,7 @@
 #include "common/hash.h"
 #include "common/limits.h"
 
-#define SLOTS 8192u /* counters of changes, by hash: sharing one costs a fill that is not kept */
+#define SLOTS 8192u /* of changes, by hash: sharing one costs a fill that is not kept */
 #define OWN_SLOTS 1024u
 
 /* A write of this mount, as the feed will tell of it. */
@@ -29,7 +29,8 @@ struct follow {
     pthread_mutex_t lock; /* all below, and `kept` of all inodes; innermost */
     uint64_t epoch;       /* 0: not live */
     uint64_t last_epoch;
-    uint32_t counts[SLOTS];
+    uint64_t n_changes;
+    uint64_t changed[SLOTS]; /* n_changes at the last one of such a key or prefix */
     struct own own[OWN_SLOTS];
 };
 
@@ -135,7 +136,7 @@ static bool is_seen(const struct kept *k, const struct change *c)
 static void count(struct follow *f, uint64_t hash)
 {
     pthread_mutex_lock(&f->lock);
-    f->counts[hash % SLOTS]++;
+    f->changed[hash % SLOTS] = ++f->n_changes;
     pthread_mutex_unlock(&f->lock);
 }
 
@@ -304,14 +305,20 @@ bool follow_is_live(struct follow *f)
 
 struct follow_mark follow_mark(struct follow *f, struct span key, struct span prefix)
 {
-    struct follow_mark m = {.slot = {hash_xxh3(key) % SLOTS, hash_xxh3(prefix) % SLOTS}};
+    struct follow_mark now;
 
     pthread_mutex_lock(&f->lock);
-    m.epoch = f->epoch;
-    m.count[0] = f->counts[m.slot[0]];
-    m.count[1] = f->counts[m.slot[1]];
+    now = (struct follow_mark){.epoch = f->epoch, .at = f->n_changes};
     pthread_mutex_unlock(&f->lock);
-    return m;
+    return follow_mark_then(&now, key, prefix);
+}
+
+struct follow_mark follow_mark_then(const struct follow_mark *m, struct span key,
+                                    struct span prefix)
+{
+    return (struct follow_mark){.epoch = m->epoch,
+                                .at = m->at,
+                                .slot = {hash_xxh3(key) % SLOTS, hash_xxh3(prefix) % SLOTS}};
 }
 
 struct follow_mark follow_mark_dir(struct follow *f, struct span prefix)
@@ -327,8 +334,8 @@ struct follow_mark follow_mark_dir(struct follow *f, struct span prefix)
 
 static bool holds_locked(const struct follow *f, const struct follow_mark *m)
 {
-    return m->epoch != 0 && m->epoch == f->epoch && m->count[0] == f->counts[m->slot[0]] &&
-           m->count[1] == f->counts[m->slot[1]];
+    return m->epoch != 0 && m->epoch == f->epoch && f->changed[m->slot[0]] <= m->at &&
+           f->changed[m->slot[1]] <= m->at;
 }
 
 bool follow_holds(struct follow *f, const struct follow_mark *m)

@@ -63,12 +63,16 @@ void follow_wrote(struct follow *f, struct span key, struct ballot version);
 
 struct follow_mark {
     uint64_t epoch; /* 0: the feed is not live */
-    uint32_t slot[2], count[2];
+    uint64_t at;    /* after so many changes */
+    uint32_t slot[2];
 };
 /* Of a key, and of what is below a prefix (ending in '/'; or empty: any). */
 struct follow_mark follow_mark(struct follow *f, struct span key, struct span prefix);
 /* Of a directory: what is below its prefix, and whether it hides a file. */
 struct follow_mark follow_mark_dir(struct follow *f, struct span prefix);
+/* As if it had been taken when m was: of what an answer told that m was taken before. */
+struct follow_mark follow_mark_then(const struct follow_mark *m, struct span key,
+                                    struct span prefix);
 bool follow_holds(struct follow *f, const struct follow_mark *m);
 
 /*

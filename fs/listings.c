@@ -15,6 +15,7 @@ struct page {
     struct buf start_after;
     uint32_t limit;
     struct list_result res;
+    struct follow_mark mark;
     size_t bytes;
 };
 
@@ -134,7 +135,8 @@ static struct page *find_page(const struct listing *d, const struct list_args *a
     return p;
 }
 
-bool listings_get(struct listings *l, const struct list_args *args, struct list_result *out)
+bool listings_get(struct listings *l, const struct list_args *args, struct list_result *out,
+                  struct follow_mark *mark)
 {
     struct listing *d;
     struct page *p;
@@ -145,6 +147,7 @@ bool listings_get(struct listings *l, const struct list_args *args, struct list_
     p = find_page(d, args);
     there = p != NULL && copy_result(&p->res, out) == 0;
     if (there) {
+        *mark = p->mark;
         list_remove(&d->used);
         list_insert(l->used.next, &d->used);
     } else if (p != NULL) {
@@ -210,6 +213,7 @@ void listings_put(struct listings *l, const struct list_args *args, const struct
 
     if (p == NULL)
         return;
+    p->mark = *mark;
     pthread_mutex_lock(&l->lock);
     if (p->bytes <= l->bytes_max && follow_holds(l->follow, mark)) {
         make_room_locked(l, p->bytes);

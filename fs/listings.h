@@ -17,8 +17,10 @@ struct listings;
 int listings_new(struct follow *follow, size_t bytes_max, struct listings **out);
 void listings_free(struct listings *l); /* accepts NULL */
 
-/* The page that these args name (prefix, start_after, limit); false: not kept. */
-bool listings_get(struct listings *l, const struct list_args *args, struct list_result *out);
+/* The page that these args name (prefix, start_after, limit), and the mark under which it was read;
+ * false: not kept. */
+bool listings_get(struct listings *l, const struct list_args *args, struct list_result *out,
+                  struct follow_mark *mark);
 /* Keeps a copy of a page that was read under the mark, if that still holds and memory allows. */
 void listings_put(struct listings *l, const struct list_args *args, const struct list_result *page,
                   const struct follow_mark *mark);

@@ -170,6 +170,22 @@ with Claims() as t, Cluster(base_port=21200) as c:
                     got = pathlib.Path(entry.path).read_bytes()
         eq(got, b"written meanwhile")
 
+    with t.claim("`ls -l` of a directory in which others write, make and remove asks for what has changed only"):
+        cost_of = []
+        for change in (lambda p: p.write_bytes(b"changed"), lambda p: p.unlink(), lambda p: p.write_bytes(b"new")):
+            with os.scandir(b / "many") as entries:
+                sizes = {next(entries).name: None}
+                change(a / "many/f010")
+                soon(lambda: os.path.exists(b / "many/f010"), os.path.exists(a / "many/f010"))
+                soon(lambda: os.path.exists(b / "many/f010") and os.stat(b / "many/f010").st_size,
+                     os.path.exists(a / "many/f010") and os.stat(a / "many/f010").st_size)
+                before = requests(c)
+                sizes.update((e.name, os.lstat(e.path).st_size) for e in entries if e.name != "f010")
+                n = requests(c) - before
+            eq((len(sizes) in (MANY, MANY - 1), n < MANY / 4), (True, True), f"{n} requests for {len(sizes)} entries")
+            cost_of.append(n)
+        print(f"# requests for {MANY} entries of which one changed:", *cost_of)
+
     with t.claim("who opens with O_EXCL, makes or removes a directory is told how things are, not how they were"):
         for i in range(40):
             (a / "lock").write_bytes(b"")

@@ -420,7 +420,8 @@ static bool has_page(struct world *w, const char *prefix, const char *after)
 {
     struct list_args args = args_of(prefix, after);
     struct list_result page = {0};
-    bool there = listings_get(w->listings, &args, &page);
+    struct follow_mark mark;
+    bool there = listings_get(w->listings, &args, &page, &mark);
 
     if (there) {
         assert_true(page.more);
@@ -561,6 +562,26 @@ static void of_a_directory_that_may_be_gone_the_kernel_is_to_ask_for_the_name(vo
     assert_int_equal(w->n_names, 3); /* the kernel knows */
 }
 
+static void of_what_a_listing_told_only_what_has_changed_since_no_longer_holds(void **state)
+{
+    struct world *w = *state;
+    struct follow_mark listed, a, b;
+
+    follow_live(w->follow, true);
+    change(w, "d/a", 1);
+    listed = mark_of(w, "d/");
+    change(w, "d/b/x", 2);
+    a = follow_mark_then(&listed, span_str("d/a"), span_str("d/a/"));
+    b = follow_mark_then(&listed, span_str("d/b"), span_str("d/b/"));
+    assert_false(follow_holds(w->follow, &listed));
+    assert_true(follow_holds(w->follow, &a));
+    assert_false(follow_holds(w->follow, &b));
+    change(w, "d/a", 3);
+    assert_false(follow_holds(w->follow, &a));
+    a = follow_mark_then(&(struct follow_mark){0}, span_str("d/a"), span_str("d/a/"));
+    assert_false(follow_holds(w->follow, &a)); /* the feed did not live */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -573,6 +594,7 @@ int main(void)
         TEST(what_this_mount_wrote_is_kept_unless_others_wrote_later),
         TEST(own_deletes_are_known_by_their_version),
         TEST(of_a_directory_that_may_be_gone_the_kernel_is_to_ask_for_the_name),
+        TEST(of_what_a_listing_told_only_what_has_changed_since_no_longer_holds),
         TEST(a_change_reaches_up_to_the_first_directory_with_a_marker),
         TEST(a_directory_that_comes_to_hide_a_file_drops_it),
         TEST(a_file_read_while_a_directory_came_to_hide_it_is_not_kept),
