@@ -332,13 +332,26 @@ void redis_pool_give_back(struct redis_pool *p, struct redis_lease *lease, int e
         drop_link(p, l);
 }
 
+/*
+ * What an answer told is noted. Does it count? Not where its session has ended meanwhile: the next
+ * one may have begun on a Redis that crashed after it gave this answer, and would not miss it.
+ */
+static bool note_answer(struct redis_pool *p, const struct redis_lease *lease, int64_t seq)
+{
+    bool counts;
+
+    note_seq(p, seq); /* first: a session that begins from here on asks for it */
+    pthread_mutex_lock(&p->lock);
+    counts = p->state == UP && p->number == lease->number;
+    pthread_mutex_unlock(&p->lock);
+    return counts;
+}
+
 int redis_lease_check(struct redis_pool *p, const struct redis_lease *lease, struct span session,
                       int64_t seq)
 {
-    if (span_eq(session, span_str(lease->session)) && (seq < 0 || (uint64_t)seq >= lease->seq)) {
-        note_seq(p, seq);
-        return 0;
-    }
+    if (span_eq(session, span_str(lease->session)) && (seq < 0 || (uint64_t)seq >= lease->seq))
+        return note_answer(p, lease, seq) ? 0 : -EAGAIN;
     /* Where it is not over already, what Redis has is not what this session began with. */
     end_session(p, lease->number, "its data is not what it was");
     return -EAGAIN;
@@ -410,11 +423,12 @@ static int call_known(struct redis_pool *p, struct redis_link *l, struct span *w
     return ret < 0 ? ret : call(p, l, words, n, script, out, err);
 }
 
-/* What a script answered: 0, -EAGAIN (the session is over), ... */
+/* What a script answered: 0, -EAGAIN (the session was over), -EHOSTDOWN (it is now), ... */
 static int judge(struct redis_pool *p, const struct redis_lease *lease, const struct redis_reply *r)
 {
     if (redis_reply_kind(r) == REDIS_LIST) {
-        note_seq(p, redis_reply_number(redis_reply_at(r, 0)));
+        if (!note_answer(p, lease, redis_reply_number(redis_reply_at(r, 0))))
+            return -EHOSTDOWN;
         complain(p, NULL);
         return 0;
     }
