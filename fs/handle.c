@@ -205,6 +205,8 @@ int fs_create(struct fs *fs, struct caller *who, uint64_t parent, const char *te
     inode_put(fs->inodes, in);
     if (err < 0)
         inode_forget(fs->inodes, entry->id, 1); /* the kernel is not told of it */
+    if (err == -ENOENT)
+        err = -ESTALE; /* deleted or moved since it was found: the kernel looks again */
     return err;
 }
 

@@ -35,23 +35,23 @@ static int check_name(const char *name)
 static int read_record(struct fs *fs, struct caller *who, uint64_t id, struct read_result *out)
 {
     struct inode *in = inode_get(fs->inodes, id);
-    struct buf key = {0};
+    struct key_use k;
     int err;
 
     if (in == NULL)
         return -ESTALE;
-    err = inode_key(fs->inodes, in, &key);
+    err = key_enter(fs, who, in, &k);
     if (err == -ENOENT) {
         struct file *f = inode_file(fs->inodes, in);
 
         err = f != NULL ? 0 : -ENOENT;
         file_put(fs, f);
-    } else if (err == 0 && key.len > 0) { /* the root has no record, and so no attributes */
-        struct read_args args = {.key = buf_span(&key), .from = fs_from(fs, READ_ONE_IN_NEED)};
+    } else if (err == 0 && k.key.len > 0) { /* the root has no record, and so no attributes */
+        struct read_args args = {.key = buf_span(&k.key), .from = fs_from(fs, READ_ONE_IN_NEED)};
 
         err = core_read(fs, who, &args, out);
     }
-    buf_fini(&key);
+    key_leave(fs, &k);
     inode_put(fs->inodes, in);
     return err;
 }

@@ -313,11 +313,34 @@ static void attr_is_set(struct world *w, struct worker *k)
     buf_fini(&value);
 }
 
+static int get_attr(struct worker *k)
+{
+    struct buf value = {0};
+    int err = fs_getxattr(k->w->a.fs, &k->who, k->sub, "user.none", &value);
+
+    buf_fini(&value);
+    return err == -ENODATA ? 0 : err;
+}
+
+/* Twice, as the kernel does upon ESTALE. */
+static int open_there(struct worker *k)
+{
+    struct handle *h;
+    int err = -ESTALE;
+
+    for (int i = 0; i < 2 && err == -ESTALE; i++)
+        err = fs_create(k->w->a.fs, &k->who, k->d, "g", 0600, O_CREAT | O_RDWR,
+                        &(struct fs_entry){0}, &h);
+    return err < 0 ? err : fs_release(k->w->a.fs, &k->who, h);
+}
+
 static void a_directory_that_moves_is_whole_to_who_looks_and_changes_with_it(void **state)
 {
     (void)state;
     sweep(look_at_all, all_was_there);
     sweep(list, all_was_listed);
+    sweep(get_attr, all_was_there);
+    sweep(open_there, all_was_there);
     sweep(change_mode, modes_are_changed);
     sweep(set_attr, attr_is_set);
 }
