@@ -117,23 +117,18 @@ static int edit(void *ctx, const struct record *cur, struct value cur_value, str
 
 static void report_error(struct service *s, const struct report *rep, struct err *out)
 {
-    switch (rep->err) {
-    case -ECANCELED:
-        err_set(out, 0, "refused: it knows of a newer ballot");
-        break;
-    case -EBADE:
-        err_set(out, 0, "it holds another ring");
-        break;
-    case -EBADMSG:
-        err_set(out, 0, "its copy is damaged");
-        break;
-    case -EHOSTDOWN: /* it was not asked, or its store is out of reach: it is known why */
-        if (peers_error(s->cluster, rep->node, out))
-            break;
-        /* fallthrough */
-    default:
-        err_set(out, 0, "%s", strerror(-rep->err));
-    }
+    const char *text = strerror(-rep->err);
+
+    /* It was not asked, or its store is out of reach: it is known why. */
+    if (rep->err == -EHOSTDOWN && peers_error(s->cluster, rep->node, out))
+        return;
+    if (rep->err == -ECANCELED)
+        text = "refused: it knows of a newer ballot";
+    else if (rep->err == -EBADE)
+        text = "it holds another ring";
+    else if (rep->err == -EBADMSG)
+        text = "its copy is damaged";
+    err_set(out, rep->err, "%s", text);
 }
 
 static void add_report(struct json *j, struct service *s, const struct report *rep)
