@@ -286,6 +286,10 @@ void exchange_reply(struct exchange *x, struct response *r)
     case RUNNING:
         break;
     case WAITING:
+        pthread_mutex_lock(&s->lock);
+        s->n_answering++;
+        x->answering = true;
+        pthread_mutex_unlock(&s->lock);
         MHD_resume_connection(x->connection);
         release(s);
         break;
@@ -536,6 +540,7 @@ void exchange_on_completed(void *cls, struct MHD_Connection *connection, void **
         pthread_mutex_lock(&s->lock);
         s->n_exchanges--;
         s->n_kept -= x->kept;
+        s->n_answering -= x->answering;
         pthread_cond_signal(&s->drained);
         pthread_mutex_unlock(&s->lock);
     }

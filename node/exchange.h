@@ -35,7 +35,8 @@ struct exchange {
     bool pausing; /* exchange_pause() was called in this part() */
     bool swallow; /* answered, but the rest of the body comes first */
     bool queued;
-    bool kept; /* the cluster's own */
+    bool answering; /* server.lock; counted in n_answering */
+    bool kept;      /* the cluster's own */
     unsigned status;
     _Atomic enum exchange_state state;
     _Atomic enum stream_state stream;
@@ -59,7 +60,8 @@ struct server {
      * they left suspended: libmicrohttpd must not be stopped while there is one
      */
     unsigned n_held;
-    bool closing; /* lock; no more of them */
+    unsigned n_answering; /* lock; of those that were waited for: answered, and not gone yet */
+    bool closing;         /* lock; no more of them */
     pthread_cond_t released;
     _Atomic enum drain_state draining;
 };

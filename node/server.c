@@ -15,6 +15,7 @@
 #define N_THREADS 8
 /* Memory of a connection: the longest key, escaped, twice in a query, and other headers. */
 #define POOL_SIZE (32u << 10)
+#define LAST_ANSWERS_S 1
 
 static void on_connection(void *cls, struct MHD_Connection *connection, void **context,
                           enum MHD_ConnectionNotificationCode code)
@@ -144,6 +145,20 @@ static void await_end(struct server *s, bool kept, const struct timespec *until)
     pthread_mutex_unlock(&s->lock);
 }
 
+/*
+ * An answer that is given is not sent yet: libmicrohttpd cuts it off when it is stopped. Who does
+ * not fetch his has LAST_ANSWERS_S.
+ */
+static void await_answers_locked(struct server *s)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += LAST_ANSWERS_S;
+    while (s->n_answering > 0 && pthread_cond_timedwait(&s->drained, &s->lock, &until) == 0)
+        ;
+}
+
 void server_drain(struct server *s, unsigned timeout_s)
 {
     struct timespec until;
@@ -170,6 +185,7 @@ void server_close(struct server *s)
         s->closing = true;
         while (s->n_held > 0)
             pthread_cond_wait(&s->released, &s->lock);
+        await_answers_locked(s);
         pthread_mutex_unlock(&s->lock);
         MHD_stop_daemon(s->daemon);
     }
