@@ -185,7 +185,8 @@ static bool message_is_well_formed(const struct message *m)
         return m->key.len <= KEY_LEN_MAX && m->start_after.len <= KEY_LEN_MAX && m->limit >= 1 &&
                m->limit <= LIST_LIMIT_MAX;
     case MSG_HELLO:
-        return m->key.len == 0 && m->recovering <= NODE_RECOVERING;
+        return m->key.len == 0 &&
+               (m->recovering <= NODE_RECOVERING || m->recovering == NODE_ANNOUNCING);
     case MSG_DIGEST:
         return m->key.len == 0 && (m->group < DIGEST_GROUPS || m->group == MESSAGE_GROUP_NONE);
     case MSG_KEYS:

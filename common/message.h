@@ -52,7 +52,15 @@ enum node_state {
      * the incarnation that it named, was new and empty.
      */
     NODE_COFOUNDER = 2,
+    /* Only in requests: recovering, but enough others know of it, and it is about to vote. */
+    NODE_ANNOUNCING = 3,
 };
+
+/*
+ * HELLO, in `known`: added to a node's index where the incarnation is the newest of it that votes,
+ * or announced that it is about to; the pair without it names the newest of all.
+ */
+#define KNOWN_WHOLE (1u << 31)
 
 #define HELLO_TEXT_MAX 255u
 

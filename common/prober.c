@@ -39,14 +39,14 @@ static void probe_again_at(struct probe *pr, uint64_t due_us)
     t->ops->timer_set(t, &pr->timer, due_us);
 }
 
-/* What to say of ourselves now. Returns whether we are recovering. */
+/* What to say of ourselves now. Returns whether we wait for what others answer. */
 static bool self_state(const struct prober *p, uint64_t *incarnation, uint8_t *state)
 {
     *incarnation = 0;
     *state = NODE_WHOLE;
     if (p->opts.self_state != NULL)
         p->opts.self_state(p->opts.arg, incarnation, state);
-    return *state == NODE_RECOVERING;
+    return *state != NODE_WHOLE;
 }
 
 /* A node that recovers has news soon: so have the others for it, and it for them. */

@@ -13,7 +13,7 @@ int census_init(struct census *c, const struct ring *ring, unsigned self)
         return -ENOMEM;
     for (unsigned i = 0; i < ring_n_nodes(ring); i++)
         citizens[i].shares = i != self && ring_shares(ring, self, i);
-    *c = (struct census){ring, self, citizens};
+    *c = (struct census){.ring = ring, .self = self, .citizens = citizens};
     return 0;
 }
 
@@ -22,6 +22,50 @@ void census_fini(struct census *c)
     free(c->citizens);
     *c = (struct census){0};
 }
+
+/* --- what is heard ---------------------------------------------------------------------------- */
+
+void census_begin(struct census *c, bool announcing)
+{
+    c->announcing = announcing;
+    for (unsigned i = 0; i < ring_n_nodes(c->ring); i++)
+        c->citizens[i].heard = false;
+}
+
+uint64_t census_known_as(const struct census *c, const struct answer *a, uint32_t flag)
+{
+    for (uint32_t i = 0; i < a->n_known; i++) {
+        uint32_t node;
+        uint64_t incarnation;
+
+        answer_known(a, i, &node, &incarnation);
+        if (node == (c->self | flag))
+            return incarnation;
+    }
+    return 0;
+}
+
+bool census_hear(struct census *c, unsigned node, const struct answer *a, uint64_t own)
+{
+    struct citizen *z = &c->citizens[node];
+
+    z->asked = true;
+    z->err = 0;
+    z->heard = census_known_as(c, a, 0) == own &&
+               (!c->announcing || census_known_as(c, a, KNOWN_WHOLE) == own);
+    z->state = a->recovering;
+    z->incarnation = a->incarnation;
+    z->n_keys = a->n_keys;
+    return z->heard;
+}
+
+void census_failed(struct census *c, unsigned node, int err)
+{
+    c->citizens[node].asked = true;
+    c->citizens[node].err = err;
+}
+
+/* --- what follows ----------------------------------------------------------------------------- */
 
 bool census_is_whole(const struct census *c, unsigned node)
 {
@@ -33,11 +77,9 @@ bool census_is_whole(const struct census *c, unsigned node)
 /* Nothing was ever stored there that this node could have had a part in. */
 static bool is_blank(const struct citizen *z)
 {
-    if (!z->asked || z->err != 0)
+    if (!z->asked || z->err != 0 || !z->heard)
         return false;
-    if (z->state == NODE_COFOUNDER)
-        return z->heard;
-    return z->state == NODE_RECOVERING && z->n_keys == 0;
+    return z->state == NODE_COFOUNDER || (z->state == NODE_RECOVERING && z->n_keys == 0);
 }
 
 static bool set_has(const unsigned *nodes, unsigned n, unsigned node)

@@ -26,9 +26,10 @@ struct incarnations {
     struct incarnations_opts opts;
     _Atomic bool recovering, superseded;
     pthread_mutex_t lock; /* around changes */
-    /* By node index. Of the others durable as "known", and "founders"; 0: none. */
-    _Atomic uint64_t *newest, *founders;
-    _Atomic uint64_t own; /* durable as "incarnation" */
+    /* By node index. Of the others durable as "known", "whole", "over" and "founders"; 0: none. */
+    _Atomic uint64_t *newest, *whole, *over, *founders;
+    _Atomic uint64_t *heard_us; /* when the newest was last; 0: since one looks */
+    _Atomic uint64_t own;       /* durable as "incarnation" */
     _Atomic uint64_t words[];
 };
 
@@ -69,6 +70,7 @@ static int write_list(struct incarnations *in, const char *state, const _Atomic 
     return err;
 }
 
+/* -ENOENT: the store has no such list. */
 static int read_list(struct incarnations *in, const char *state, _Atomic uint64_t *list)
 {
     struct buf text = {0};
@@ -76,8 +78,6 @@ static int read_list(struct incarnations *in, const char *state, _Atomic uint64_
     struct cursor c = cursor_of(buf_span(&text));
     char name[16];
 
-    if (err == -ENOENT)
-        err = 0;
     while (err == 0 && cursor_left(&c) > 0) {
         struct span id = cursor_bytes16(&c);
         uint64_t v = cursor_u64(&c);
@@ -90,6 +90,28 @@ static int read_list(struct incarnations *in, const char *state, _Atomic uint64_
     }
     buf_fini(&text);
     return err;
+}
+
+static int read_lists(struct incarnations *in)
+{
+    const struct {
+        const char *state;
+        _Atomic uint64_t *list;
+    } lists[] = {{"known", in->newest}, {"over", in->over}, {"founders", in->founders}};
+    int err = 0;
+
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]) && err == 0; i++) {
+        err = read_list(in, lists[i].state, lists[i].list);
+        err = err == -ENOENT ? 0 : err;
+    }
+    if (err == 0)
+        err = read_list(in, "whole", in->whole);
+    if (err != -ENOENT)
+        return err;
+    /* It was kept by a program that did not announce: each life that it knew may have voted. */
+    for (unsigned i = 0; i < in->opts.n_nodes; i++)
+        atomic_store(&in->whole[i], atomic_load(&in->newest[i]));
+    return 0;
 }
 
 /* --- one's own ----------------------------------------------------------------------- */
@@ -196,18 +218,19 @@ static int open_own(struct incarnations *in)
 int incarnations_open(const struct incarnations_opts *opts, struct incarnations **out,
                       struct err *err)
 {
-    struct incarnations *in = calloc(1, sizeof(*in) + 2 * opts->n_nodes * sizeof(in->words[0]));
+    struct incarnations *in = calloc(1, sizeof(*in) + 5 * opts->n_nodes * sizeof(in->words[0]));
     int ret;
 
     if (in == NULL)
         return err_set(err, -ENOMEM, "no memory for %u nodes", opts->n_nodes);
     in->opts = *opts;
     in->newest = in->words;
-    in->founders = in->words + opts->n_nodes;
+    in->whole = in->newest + opts->n_nodes;
+    in->over = in->whole + opts->n_nodes;
+    in->founders = in->over + opts->n_nodes;
+    in->heard_us = in->founders + opts->n_nodes;
     pthread_mutex_init(&in->lock, NULL);
-    ret = read_list(in, "known", in->newest);
-    if (ret == 0)
-        ret = read_list(in, "founders", in->founders);
+    ret = read_lists(in);
     if (ret == 0)
         ret = open_own(in);
     if (ret < 0) {
@@ -237,24 +260,22 @@ int incarnations_renew(struct incarnations *in, uint64_t than)
     int err;
 
     pthread_mutex_lock(&in->lock);
-    if (!in->recovering && than > in->own && !incarnations_siblings(than, in->own)) {
-        atomic_store(&in->superseded, true);
-        err = -ESTALE;
-    } else {
+    if (in->recovering)
         err = make_own(in, than > in->own ? than : in->own);
-    }
+    else
+        err = -EINVAL;
     pthread_mutex_unlock(&in->lock);
     return err;
+}
+
+void incarnations_supersede(struct incarnations *in)
+{
+    atomic_store(&in->superseded, true);
 }
 
 bool incarnations_superseded(const struct incarnations *in)
 {
     return atomic_load(&in->superseded);
-}
-
-bool incarnations_siblings(uint64_t a, uint64_t b)
-{
-    return a >> RANDOM_BITS == b >> RANDOM_BITS;
 }
 
 int incarnations_recovered(struct incarnations *in)
@@ -291,9 +312,32 @@ int incarnations_found(struct incarnations *in, const struct founder *others, un
 
 /* --- of the others ------------------------------------------------------------------- */
 
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 uint64_t incarnations_get(const struct incarnations *in, unsigned node)
 {
-    return atomic_load(node == in->opts.self ? &in->own : &in->newest[node]);
+    uint64_t newest;
+
+    if (node == in->opts.self)
+        return atomic_load(&in->own);
+    newest = atomic_load(&in->newest[node]);
+    if (newest <= atomic_load(&in->over[node]))
+        newest = 0;
+    return larger(newest, incarnations_whole(in, node));
+}
+
+uint64_t incarnations_whole(const struct incarnations *in, unsigned node)
+{
+    return atomic_load(&in->whole[node]);
+}
+
+uint64_t incarnations_highest(const struct incarnations *in, unsigned node)
+{
+    return larger(larger(atomic_load(&in->newest[node]), atomic_load(&in->over[node])),
+                  incarnations_whole(in, node));
 }
 
 bool incarnations_cofounder(const struct incarnations *in, unsigned node, uint64_t incarnation)
@@ -302,20 +346,69 @@ bool incarnations_cofounder(const struct incarnations *in, unsigned node, uint64
            incarnations_get(in, node) <= incarnation;
 }
 
-int incarnations_learn(struct incarnations *in, unsigned node, uint64_t incarnation)
+/* Durably, in that list. The lock is held. */
+static int note(struct incarnations *in, const char *state, _Atomic uint64_t *list, unsigned node,
+                uint64_t incarnation)
+{
+    int err = write_list(in, state, list, node, incarnation);
+
+    if (err == 0)
+        atomic_store(&list[node], incarnation);
+    return err;
+}
+
+int incarnations_learn(struct incarnations *in, unsigned node, uint64_t incarnation, bool is_whole)
 {
     int err = 0;
 
     if (node >= in->opts.n_nodes || node == in->opts.self)
         return -EINVAL;
-    if (incarnation <= atomic_load(&in->newest[node]))
+    if (incarnation <= (is_whole ? incarnations_whole(in, node) : incarnations_highest(in, node)))
         return 0;
     pthread_mutex_lock(&in->lock);
-    if (incarnation > atomic_load(&in->newest[node])) {
-        err = write_list(in, "known", in->newest, node, incarnation);
+    if (incarnation > incarnations_highest(in, node)) {
+        err = note(in, "known", in->newest, node, incarnation);
         if (err == 0)
-            atomic_store(&in->newest[node], incarnation);
+            atomic_store(&in->heard_us[node], 0);
+    }
+    if (err == 0 && is_whole && incarnation > incarnations_whole(in, node))
+        err = note(in, "whole", in->whole, node, incarnation);
+    pthread_mutex_unlock(&in->lock);
+    return err;
+}
+
+/*
+ * A lower life votes, and the newest never announced that it would: once nothing is heard of it any
+ * more it is taken for one that has ended, and named no longer. Should it live after all, it is
+ * told of a number above its own, which nobody has, and begins again above that. What cannot be
+ * stored now will be when the other says HELLO again.
+ */
+static void give_up(struct incarnations *in, unsigned node, uint64_t now_us)
+{
+    uint64_t newest, heard_us;
+
+    pthread_mutex_lock(&in->lock);
+    newest = atomic_load(&in->newest[node]);
+    heard_us = atomic_load(&in->heard_us[node]);
+    if (newest > larger(atomic_load(&in->over[node]), incarnations_whole(in, node))) {
+        if (heard_us == 0)
+            atomic_store(&in->heard_us[node], now_us);
+        else if (now_us >= heard_us + INCARNATION_SILENT_US && newest < UINT64_MAX)
+            (void)note(in, "over", in->over, node, newest + 1);
     }
     pthread_mutex_unlock(&in->lock);
+}
+
+int incarnations_on_hello(struct incarnations *in, unsigned node, uint64_t incarnation,
+                          enum node_state state, uint64_t now_us)
+{
+    int err = incarnations_learn(in, node, incarnation, state == NODE_WHOLE);
+
+    if (err == 0 && incarnation == atomic_load(&in->newest[node]))
+        atomic_store(&in->heard_us[node], now_us);
+    if (err == 0 && state == NODE_ANNOUNCING && incarnation == incarnations_highest(in, node))
+        err = incarnations_learn(in, node, incarnation, true);
+    if (err == 0 && state == NODE_WHOLE && incarnation < incarnations_get(in, node))
+        give_up(in, node, now_us);
     return err;
 }

@@ -1,13 +1,14 @@
 /*
  * incarnations.h - which life each node of the ring is in, as far as this node knows: its own id,
- * made with its store, and whether that store is whole yet; the newest of every other that it was
- * ever told, durably. An answer that names them lets a client throw away what a node said before it
- * lost its disk.
+ * made with its store, and whether that store is whole yet; of every other, durably, the newest
+ * that it was ever told, and the newest that is *whole*: that votes, or announced that it is about
+ * to. An answer that names them lets a client throw away what a node said before it lost its disk.
  */
 #ifndef KVFS_NODE_INCARNATIONS_H
 #define KVFS_NODE_INCARNATIONS_H
 
 #include "common/config.h"
+#include "common/message.h"
 #include "node/store.h"
 
 struct incarnations;
@@ -28,13 +29,26 @@ int incarnations_open(const struct incarnations_opts *opts, struct incarnations 
                       struct err *err);
 void incarnations_close(struct incarnations *in);
 
-/* Of a node, 0 when unknown. Any thread, never blocks. */
+/* These three: of a node, 0 when unknown. Any thread, never blocks. */
+/* What answers name: the newest, but for one that was given up. */
 uint64_t incarnations_get(const struct incarnations *in, unsigned node);
+uint64_t incarnations_whole(const struct incarnations *in, unsigned node);
+/* What a life of that node that recovers must not be below. */
+uint64_t incarnations_highest(const struct incarnations *in, unsigned node);
 /*
- * Remembers one that is newer (numerically greater) than the one known; durable when this returns
- * 0.
+ * Remembers one that is newer (numerically greater) than the one known, and the same of those that
+ * are whole; durable when this returns 0.
  */
-int incarnations_learn(struct incarnations *in, unsigned node, uint64_t incarnation);
+int incarnations_learn(struct incarnations *in, unsigned node, uint64_t incarnation, bool is_whole);
+
+#define INCARNATION_SILENT_US 10000000u /* one that recovers says HELLO ten times a second */
+/*
+ * That node says HELLO. Learns from it, but does not take an announcement of a life that is not the
+ * newest; and when a whole one says it, gives up a newer one that did not announce anything and has
+ * been silent for that long, by the clock of now_us. Durable when this returns 0.
+ */
+int incarnations_on_hello(struct incarnations *in, unsigned node, uint64_t incarnation,
+                          enum node_state state, uint64_t now_us);
 
 /* --- one's own ----------------------------------------------------------------------- */
 
@@ -48,23 +62,13 @@ struct founder {
 bool incarnations_recovering(const struct incarnations *in);
 /*
  * Another one for this store, above `than`, which others know of this node. -ERANGE: there is none.
- * -ESTALE: this store is whole, and `than` is of a later one (see incarnations_siblings()): this
- * one is superseded from now until the process ends.
+ * -EINVAL: it is whole.
  */
 int incarnations_renew(struct incarnations *in, uint64_t than);
+/* A later life of this node is whole: this one is superseded until the process ends. */
+void incarnations_supersede(struct incarnations *in);
 /* Any thread, never blocks. */
 bool incarnations_superseded(const struct incarnations *in);
-/*
- * Of two lives of one node made in the same microsecond at most one ever voted. For a life votes
- * only when a majority of the others (or all, where that is fewer) have stored its incarnation and
- * answered. The next one asks as many, so it hears of each that voted before it, and is of a later
- * microsecond than those: its clock went on meanwhile, or, where it was set back, it renewed. (But
- * for a clock that was set back to the very microsecond in which a life that voted was made.)
- *
- * So a life that votes may rise above a sibling. Above another that is higher it may not: that one
- * may have voted, and acknowledged what this store does not have.
- */
-bool incarnations_siblings(uint64_t a, uint64_t b);
 /* Durably: the store is whole from now on. */
 int incarnations_recovered(struct incarnations *in);
 /* The same, of a new cluster: it remembers with whom it began. */

@@ -2,14 +2,15 @@
  * recovery.c - the steps of recovering:
  *
  *   asking    HELLO, by the prober, until of every set of replicas that this node is in enough
- *             others (a majority, or all where that is fewer) have learned the present incarnation
- *             and told their floor. Or until all of all sets are as new as this node: then there is
- *             nothing to recover, and the cluster begins.
+ *             others (a majority, or all where that is fewer) have learned the present incarnation.
+ *             Or until all of all sets are as new as this node: then there is nothing to recover,
+ *             and the cluster begins. Then the same once more, *announcing*: now they store that
+ *             this life will vote, and tell their floor.
  *   copying   what those others list, merged by key; each key by a rescue (rescue.h), some in
  *             parallel. When one of the others fails, back to asking: the keys that were copied
  *             stay, and copying goes on behind the last one.
  *   done      the floor is stored, and it votes.
- *   superseded  it voted, and hears that there is a newer store of this node: it votes no more.
+ *   superseded  it voted, and hears that a newer life of this node announced: it votes no more.
  *
  * What must never be: that it votes while a record that a majority had accepted, this node's lost
  * copy counted in, is known to no majority without it.
@@ -28,6 +29,7 @@
 #include "node/rescue.h"
 
 #define LOSS_WAIT_US 10000000u /* with accept_data_loss: how long the others have to appear */
+#define LOSS_TELL_US 2000000u  /* the same: and those that did to store the announcement */
 #define AGAIN_US 1000000u      /* after an error of this node's own */
 #define TELL_AFTER_US 2000000u /* nodes that start together wait for a moment */
 #define STUCK_TRIES 3u         /* of one key, before people are told */
@@ -200,7 +202,7 @@ static void on_source_failed(struct recovery *rc)
         repair_timer_set(rc->part, &rc->timer, repair_now_us(rc->part) + AGAIN_US);
         return;
     }
-    rc->census.citizens[node].err = -EHOSTDOWN; /* until it says hello again */
+    census_failed(&rc->census, node, -EHOSTDOWN); /* until it says hello again */
     recovery_look(rc);
 }
 
@@ -450,11 +452,39 @@ static void recovery_watch(struct recovery *rc, const struct verdict *v)
     }
 }
 
+/*
+ * Enough others know of this life, so that every later one will hear of it: it may announce that it
+ * is going to vote. And must, before it copies: who has stored that names it for good, and what an
+ * earlier life answers counts with none of those any more.
+ */
+static void recovery_announce(struct recovery *rc)
+{
+    replica_announce(opts_of(rc)->replica);
+    census_begin(&rc->census, true);
+    recovery_look(rc); /* there may be no others */
+}
+
+/* With accept_data_loss: those that have not appeared by now are lost. */
+static void recovery_accept_loss(struct recovery *rc)
+{
+    uint64_t now = repair_now_us(rc->part);
+
+    if (!rc->census.announcing) {
+        rc->waits_since_us = now - LOSS_WAIT_US + LOSS_TELL_US;
+        recovery_announce(rc);
+        return;
+    }
+    log_event(LOG_LEVEL_WARN, "data-loss-accepted", "without=%s",
+              log_quote(rc->waits_for, strlen(rc->waits_for)));
+    recovery_copy(rc);
+}
+
 /* Is there enough to go on? */
 static void recovery_look(struct recovery *rc)
 {
     uint64_t now = repair_now_us(rc->part);
     struct verdict v = census_verdict(&rc->census);
+    bool is_new = v.all_blank && rc->own_keys == 0;
 
     if (rc->phase == DONE || rc->phase == SUPERSEDED || rc->part->work->stopped)
         return;
@@ -466,14 +496,14 @@ static void recovery_look(struct recovery *rc)
         recovery_watch(rc, &v);
     } else if (!rc->own_known) {
         tell_waiting(rc); /* for an answer of its own: a moment after the start */
-    } else if (v.all_blank && rc->own_keys == 0) {
+    } else if (!rc->census.announcing && (is_new || v.enough)) {
+        recovery_announce(rc);
+    } else if (is_new) {
         recovery_found(rc);
     } else if (v.enough) {
         recovery_copy(rc);
     } else if (opts_of(rc)->accept_data_loss && now >= rc->waits_since_us + LOSS_WAIT_US) {
-        log_event(LOG_LEVEL_WARN, "data-loss-accepted", "without=%s",
-                  log_quote(rc->waits_for, strlen(rc->waits_for)));
-        recovery_copy(rc);
+        recovery_accept_loss(rc);
     } else {
         if (opts_of(rc)->accept_data_loss)
             repair_timer_set(rc->part, &rc->timer, rc->waits_since_us + LOSS_WAIT_US);
@@ -491,25 +521,12 @@ static void on_timer(struct timer *t)
         recovery_look(rc);
 }
 
-/* What the node that answered knows this one as. */
-static uint64_t known_as(const struct recovery *rc, const struct answer *a)
-{
-    for (uint32_t i = 0; i < a->n_known; i++) {
-        uint32_t node;
-        uint64_t incarnation;
-
-        answer_known(a, i, &node, &incarnation);
-        if (node == opts_of(rc)->self)
-            return incarnation;
-    }
-    return 0;
-}
-
 /* The data directory of an earlier life was started again, or the process of one still runs. */
 static void recovery_superseded(struct recovery *rc, unsigned told_by)
 {
     struct buf text = {0};
 
+    replica_supersede(opts_of(rc)->replica);
     buf_addf(&text,
              "a newer store of this node is known to %s: this data directory is out of date;"
              " start the node with the newer one, or with an empty one",
@@ -524,59 +541,44 @@ static void recovery_superseded(struct recovery *rc, unsigned told_by)
 }
 
 /*
- * Another life of this node called itself by a higher number. While this one recovers, that was an
- * earlier one, whose clock was ahead: this one must stand above it, or answers given in the earlier
- * one would count, and its own would not. What the others know is void then.
- *
- * One that votes rises above a sibling only, which told someone who was not asked until now, and
- * ended before it voted (incarnations_siblings()). Its records and promises stay, so what it
- * answered stays true under whatever number.
+ * Another life of this node called itself by a higher number, an earlier one, whose clock was
+ * ahead: this one must stand above it, or answers given in the earlier one would count, and its own
+ * would not. What the others know is void then, and what was copied, as those who named this life
+ * do so no longer.
  */
-static void recovery_renew(struct recovery *rc, uint64_t than, unsigned told_by)
+static void recovery_renew(struct recovery *rc, uint64_t than)
 {
     int err = replica_renew(opts_of(rc)->replica, than);
 
-    if (err == -ESTALE) {
-        recovery_superseded(rc, told_by);
-        return;
-    }
     if (err != 0) {
         tell_failure(rc, "cannot take a new incarnation", err);
         return;
     }
-    log_event(LOG_LEVEL_WARN, "incarnation-renewed", "reason=\"%s\"",
-              rc->phase == DONE ? "an earlier life was made in the same microsecond"
-                                : "an earlier life's clock was ahead");
-    if (rc->phase == DONE)
-        return;
-    for (unsigned i = 0; i < ring_n_nodes(opts_of(rc)->ring); i++)
-        rc->census.citizens[i].heard = false;
+    log_event(LOG_LEVEL_WARN, "incarnation-renewed",
+              "reason=\"an earlier life's clock was ahead\"");
+    census_begin(&rc->census, false);
     rc->phase = ASKING;
     rc->waits = false;
     merge_close(rc);
-}
-
-static void citizen_heard(struct recovery *rc, struct citizen *z, const struct answer *a)
-{
-    z->heard = known_as(rc, a) == replica_incarnation(opts_of(rc)->replica);
-    z->state = a->recovering;
-    z->incarnation = a->incarnation;
-    z->n_keys = a->n_keys;
-    if (z->heard && a->floor > rc->floor)
-        rc->floor = a->floor;
+    buf_clear(&rc->position);
 }
 
 static void hear_of_others(struct recovery *rc, unsigned node, const struct hello_result *res)
 {
-    struct citizen *z = &rc->census.citizens[node];
-    uint64_t known = res->err == 0 ? known_as(rc, &res->answer) : 0;
+    uint64_t own = replica_incarnation(opts_of(rc)->replica);
 
-    if (known > replica_incarnation(opts_of(rc)->replica) && rc->phase != SUPERSEDED)
-        recovery_renew(rc, known, node);
-    z->asked = true;
-    z->err = res->err;
-    if (res->err == 0)
-        citizen_heard(rc, z, &res->answer);
+    if (res->err != 0) {
+        census_failed(&rc->census, node, res->err);
+        return;
+    }
+    if (rc->phase == DONE && census_known_as(&rc->census, &res->answer, KNOWN_WHOLE) > own)
+        recovery_superseded(rc, node);
+    else if (replica_recovering(opts_of(rc)->replica) &&
+             census_known_as(&rc->census, &res->answer, 0) > own)
+        recovery_renew(rc, census_known_as(&rc->census, &res->answer, 0));
+    if (census_hear(&rc->census, node, &res->answer, replica_incarnation(opts_of(rc)->replica)) &&
+        res->answer.floor > rc->floor)
+        rc->floor = res->answer.floor;
 }
 
 void recovery_on_hello(struct recovery *rc, unsigned node, const struct hello_result *res)

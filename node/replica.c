@@ -73,9 +73,23 @@ uint64_t replica_incarnation(const struct replica *r)
     return incarnations_get(r->incarnations, r->opts.self);
 }
 
-int replica_learn(struct replica *r, unsigned node, uint64_t incarnation)
+int replica_learn(struct replica *r, unsigned node, const struct answer *hello)
 {
-    return incarnations_learn(r->incarnations, node, incarnation);
+    bool votes = hello->recovering != NODE_RECOVERING;
+    int err = incarnations_learn(r->incarnations, node, hello->incarnation, votes);
+
+    for (uint32_t i = 0; err == 0 && i < hello->n_known; i++) {
+        uint64_t incarnation;
+        uint32_t index;
+        bool is_whole;
+
+        answer_known(hello, i, &index, &incarnation);
+        is_whole = index & KNOWN_WHOLE;
+        index &= ~KNOWN_WHOLE;
+        if (index < ring_n_nodes(r->opts.ring) && index != r->opts.self)
+            err = incarnations_learn(r->incarnations, index, incarnation, is_whole);
+    }
+    return err;
 }
 
 /* --- recovery ------------------------------------------------------------------------ */
@@ -95,9 +109,27 @@ bool replica_votes(const struct replica *r)
     return !replica_recovering(r) && !replica_superseded(r);
 }
 
+enum node_state replica_state(const struct replica *r)
+{
+    if (replica_votes(r))
+        return NODE_WHOLE;
+    return replica_recovering(r) && atomic_load(&r->announcing) ? NODE_ANNOUNCING : NODE_RECOVERING;
+}
+
+void replica_announce(struct replica *r)
+{
+    atomic_store(&r->announcing, true);
+}
+
 int replica_renew(struct replica *r, uint64_t than)
 {
+    atomic_store(&r->announcing, false);
     return incarnations_renew(r->incarnations, than);
+}
+
+void replica_supersede(struct replica *r)
+{
+    incarnations_supersede(r->incarnations);
 }
 
 int replica_recovered(struct replica *r, uint64_t floor)
@@ -130,36 +162,55 @@ int replica_found(struct replica *r, const struct founder *others, unsigned n)
 
 /* --- answers ------------------------------------------------------------------------- */
 
-static void add_known(const struct replica *r, unsigned node, struct answer *a, struct buf *known)
+static void add_known(uint32_t node, uint64_t incarnation, struct answer *a, struct buf *known)
 {
-    uint64_t incarnation = incarnations_get(r->incarnations, node);
-
-    if (node == r->opts.self || incarnation == 0)
+    if (incarnation == 0)
         return;
     answer_add_known(known, node, incarnation);
     a->n_known++;
 }
 
-/*
- * The bytes of an answer about key, or about no key in particular. What is known of other nodes
- * goes with it: of the key's other replicas, of all.
- */
-static int encode_answer(struct replica *r, struct span key, struct answer *a, struct reply *out)
+/* What is known of other nodes: of the key's other replicas, of all. */
+static void add_all_known(const struct replica *r, struct span key, struct answer *a,
+                          struct buf *known)
+{
+    const unsigned *nodes = key.len > 0 ? ring_replicas(r->opts.ring, key) : NULL;
+    unsigned n = nodes != NULL ? ring_n_replicas(r->opts.ring) : ring_n_nodes(r->opts.ring);
+
+    for (unsigned i = 0; i < n; i++) {
+        unsigned node = nodes != NULL ? nodes[i] : i;
+
+        if (node != r->opts.self)
+            add_known(node, incarnations_get(r->incarnations, node), a, known);
+    }
+}
+
+/* The same in an answer to HELLO, with those that are whole. */
+static void add_lives(const struct replica *r, uint32_t asker, struct answer *a, struct buf *known)
+{
+    const struct incarnations *in = r->incarnations;
+
+    for (unsigned i = 0; i < ring_n_nodes(r->opts.ring); i++) {
+        if (i == r->opts.self)
+            continue;
+        add_known(i, i == asker ? incarnations_highest(in, i) : incarnations_get(in, i), a, known);
+        add_known(i | KNOWN_WHOLE, incarnations_whole(in, i), a, known);
+    }
+}
+
+/* The bytes of an answer about key, or about no key in particular. asker: of HELLO. */
+static int encode_answer(struct replica *r, struct span key, uint32_t asker, struct answer *a,
+                         struct reply *out)
 {
     struct buf known = {0};
     int err;
 
     a->clock_ms = r->opts.clock->mono_us(r->opts.clock) / 1000;
     a->incarnation = replica_incarnation(r);
-    if (a->kind != ANS_ERROR && key.len > 0) {
-        const unsigned *nodes = ring_replicas(r->opts.ring, key);
-
-        for (unsigned i = 0; i < ring_n_replicas(r->opts.ring); i++)
-            add_known(r, nodes[i], a, &known);
-    } else if (a->kind != ANS_ERROR) {
-        for (unsigned i = 0; i < ring_n_nodes(r->opts.ring); i++)
-            add_known(r, i, a, &known);
-    }
+    if (a->kind == ANS_HELLO)
+        add_lives(r, asker, a, &known);
+    else if (a->kind != ANS_ERROR)
+        add_all_known(r, key, a, &known);
     a->known = buf_span(&known);
     err = known.err;
     if (err == 0) {
@@ -173,7 +224,7 @@ static int encode_answer(struct replica *r, struct span key, struct answer *a, s
 
 int replica_answer(struct replica_request *rq, struct span key, struct answer *a, struct reply *out)
 {
-    int err = encode_answer(rq->r, key, a, out);
+    int err = encode_answer(rq->r, key, rq->m.node, a, out);
 
     return err < 0 ? request_fail(rq, err, "no memory for the answer") : 0;
 }
@@ -226,7 +277,7 @@ void replica_answer_error(struct replica_request *rq, struct reply *out)
         a.text = buf_span(&json);
     *out = REPLY_NONE;
     out->status = a.status;
-    if (encode_answer(rq->r, (struct span){0}, &a, out) < 0)
+    if (encode_answer(rq->r, (struct span){0}, MESSAGE_NODE_NONE, &a, out) < 0)
         /* No memory: the status alone, which no client takes for an answer. */
         buf_fini(&out->head);
     buf_fini(&json);
@@ -297,7 +348,8 @@ static int hello(struct replica_request *rq, struct reply *out)
     if (of_peer && m->node >= ring_n_nodes(r->opts.ring))
         return request_fail(rq, -EINVAL, "no node has the index %" PRIu32, m->node);
     if (of_peer)
-        err = incarnations_learn(r->incarnations, m->node, m->incarnation);
+        err = incarnations_on_hello(r->incarnations, m->node, m->incarnation, m->recovering,
+                                    r->opts.clock->mono_us(r->opts.clock));
     if (err < 0)
         return request_fail(rq, err, "this node's store fails: %s", strerror(-err));
     /* That a store fails is for HELLO to tell, and no reason to be silent. */

@@ -78,10 +78,15 @@ bool replica_recovering(const struct replica *r); /* never blocks, nor do the ne
 bool replica_superseded(const struct replica *r);
 /* Neither recovering nor superseded: what it answers counts. */
 bool replica_votes(const struct replica *r);
+enum node_state replica_state(const struct replica *r); /* as HELLO tells it */
+/* Of one that recovers: from now on, until it is renewed, its HELLOs announce that it will vote. */
+void replica_announce(struct replica *r);
+/* Another life of this node, with a higher incarnation, is whole. */
+void replica_supersede(struct replica *r);
 /*
- * A new incarnation: numerically above `than`, which others know of another life of this node. What
- * they learned of the present one is void. -ESTALE: it is superseded by that one, from now on
- * (incarnations_siblings()); -ERANGE: there is none; else what the store says.
+ * A new incarnation, of one that recovers: numerically above `than`, which others know of another
+ * life of this node. What they learned of the present one is void. -EINVAL: it votes; -ERANGE:
+ * there is none; else what the store says.
  */
 int replica_renew(struct replica *r, uint64_t than);
 /* These two: -EINVAL when it is not recovering; else what the store says. */
@@ -199,7 +204,10 @@ void replica_abort(struct replica_request *rq);
  */
 int replica_peek(struct replica *r, struct span key, struct record_copy *rec, struct reply *value);
 
-/* What HELLO of a peer told, found out by this node's own prober: kept durably when newer. */
-int replica_learn(struct replica *r, unsigned node, uint64_t incarnation);
+/*
+ * What a peer answered to HELLO of this node's own prober: its incarnation, and those that it knows
+ * of third nodes. Kept durably where newer.
+ */
+int replica_learn(struct replica *r, unsigned node, const struct answer *hello);
 
 #endif

@@ -26,6 +26,7 @@ struct replica {
     struct digests *digests, *fresh;
     _Atomic bool indexed, index_needed;
     _Atomic bool overfull; /* with damage; told soon, see replica_note_damage() */
+    _Atomic bool announcing;
 };
 
 /*

@@ -117,7 +117,7 @@ static void self_state(void *arg, uint64_t *incarnation, uint8_t *state)
     const struct upkeep *up = arg;
 
     *incarnation = replica_incarnation(up->replica);
-    *state = replica_votes(up->replica) ? NODE_WHOLE : NODE_RECOVERING;
+    *state = replica_state(up->replica);
 }
 
 /* A peer has said hello: what it is now must be known here, durably. */
@@ -127,7 +127,7 @@ static void on_hello(void *arg, unsigned node, const struct hello_result *res)
     int err = 0;
 
     if (res->err == 0 && node != up->opts.self)
-        err = replica_learn(up->replica, node, res->answer.incarnation);
+        err = replica_learn(up->replica, node, &res->answer);
     if (err != 0)
         log_event(LOG_LEVEL_ERROR, "cannot-store-incarnation", "node=%s error=%s",
                   up->opts.cfg->nodes[node].id, log_quote(strerror(-err), strlen(strerror(-err))));

@@ -190,7 +190,7 @@ void grammar_request(struct input *in, uint64_t ring, struct made *made, struct 
     m.limit = 1 + (how & 64 ? input_u8(in) : 9);
     if (m.kind == MSG_HELLO) {
         m.incarnation = pick_number(in);
-        m.recovering = how & 128 ? NODE_RECOVERING : NODE_WHOLE;
+        m.recovering = how & 128 ? NODE_RECOVERING : how & 16 ? NODE_ANNOUNCING : NODE_WHOLE;
     }
     if (m.kind == MSG_LIST || m.kind == MSG_KEYS)
         m.start_after = pick_position(in);

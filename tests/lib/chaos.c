@@ -245,8 +245,12 @@ static void on_tick(struct timer *t)
 {
     struct chaos *c = container_of(t, struct chaos, tick);
 
+    uint64_t within_us = 2 * c->gap_us;
+
     do_fault(c, draw_fault(c));
-    sim_timer_set(c->sim, t, c->sim->now_us + rng_below(&c->sim->rng, 2 * c->gap_us), NULL);
+    if (c->burst > 0 && rng_chance(&c->sim->rng, c->burst))
+        within_us = c->length_us;
+    sim_timer_set(c->sim, t, c->sim->now_us + rng_below(&c->sim->rng, within_us), NULL);
 }
 
 void chaos_start(struct chaos *c)

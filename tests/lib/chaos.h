@@ -32,6 +32,7 @@ struct chaos {
     unsigned faults;    /* those that may happen */
     uint64_t gap_us;    /* mean time between two */
     uint64_t length_us; /* most of them last up to this */
+    unsigned burst;     /* per mille of faults that follow within length_us */
     unsigned only_node; /* faults befall this node and none else, or CHAOS_ANY_NODE */
     unsigned loss;      /* per mille of the times when something might be lost that it is */
     unsigned n_kills;   /* how many clients may still be killed */

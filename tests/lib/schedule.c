@@ -49,6 +49,7 @@ static uint32_t draw_timeout_ms(const struct schedule *sc, struct rng *rng)
         return 100;
     case SHAPE_LATE:
     case SHAPE_DEAF_WRITERS:
+    case SHAPE_LIVES:
         return 3000;
     }
     return PICK(rng, 100, 300, 1000);
@@ -120,6 +121,21 @@ static void shape_late(struct rng *rng, struct sim_opts *sim, struct workload_op
     workload->think_us = PICK(rng, 5000, 100000);
 }
 
+static void shape_lives(struct rng *rng, struct sim_opts *sim, struct workload_opts *workload)
+{
+    sim->net = (struct sim_net){
+        .delay_us = 1000,
+        .lose = PICK(rng, 0, 200),
+        .linger = 300,
+        .linger_us = PICK(rng, 1000000, 3000000),
+    };
+    /* Else, after a few, none is above the highest yet. */
+    sim->clocks_apart_us = PICK(rng, 1000000, 5000000);
+    workload->n_actors = 3;
+    workload->n_ops = (unsigned)rng_between(rng, 3, 6);
+    workload->think_us = PICK(rng, 200000, 500000);
+}
+
 /* Tombstones grow old in the pauses. */
 static void shape_deletes(struct rng *rng, struct sim_opts *sim, struct workload_opts *workload)
 {
@@ -152,6 +168,8 @@ static void shape(const struct schedule *sc, struct rng *rng, struct sim_opts *s
     workload->n_clients = 3;
     if (sc->shape == SHAPE_LATE)
         shape_late(rng, sim, workload);
+    else if (sc->shape == SHAPE_LIVES)
+        shape_lives(rng, sim, workload);
     else
         shape_deletes(rng, sim, workload);
     if (sc->shape == SHAPE_DROPS)
@@ -167,6 +185,11 @@ static void shape_chaos(const struct schedule *sc, struct rng *rng, struct chaos
     if (sc->shape == SHAPE_LATE) {
         c->gap_us = PICK(rng, 50000, 200000);
         c->length_us = PICK(rng, 1000, 20000);
+    } else if (sc->shape == SHAPE_LIVES) {
+        c->gap_us = PICK(rng, 300000, 1000000);
+        c->length_us = PICK(rng, 5000, 20000);
+        c->burst = 600;
+        c->only_node = 0;
     } else { /* nothing grows old where no node lives long */
         c->gap_us = PICK(rng, 300000, 3000000);
     }
@@ -205,28 +228,6 @@ static void on_kill(struct chaos *c, struct sim_client *cl)
 #define CONVERGE_WITHIN_US 60000000u
 #define CONVERGE_STEP_US 50000u
 
-/*
- * A superseded node says that it is to be started with an empty directory, and docs/operating.md
- * that all others are to vote then: what a person does. It takes an earlier life of the node whose
- * clock was ahead, and of which a node heard late.
- */
-static void replace_superseded(struct sim *s)
-{
-    for (unsigned i = 0; i < s->opts.n_nodes; i++) {
-        struct sim_node *n = &s->nodes[i];
-        bool others_vote = true;
-
-        if (n->replica == NULL || !replica_superseded(n->replica))
-            continue;
-        for (unsigned k = 0; k < s->opts.n_nodes; k++)
-            others_vote &= k == i || !sim_node_recovering(&s->nodes[k]);
-        if (!others_vote)
-            continue;
-        sim_node_crash(n, 1000);
-        sim_node_wipe(n);
-    }
-}
-
 /* Until all replicas hold the same, and the nodes know it. Returns how long that took. */
 static uint64_t converge(struct workload *w)
 {
@@ -239,7 +240,6 @@ static uint64_t converge(struct workload *w)
             workload_complain(w, "the replicas do not come to hold the same: %s", why.msg);
             break;
         }
-        replace_superseded(s);
         sim_run(s, CONVERGE_STEP_US);
     }
     return s->now_us - began_us;
@@ -257,6 +257,19 @@ static void note_result(const struct workload *w, const struct chaos *c,
     result->n_damaged = c->n_damaged;
     sim_repaired(w->sim, &result->repaired);
     result->trace = w->sim->trace;
+}
+
+/* No disk that was lost ever comes back, so that no life stands in the way of a later one. */
+static unsigned complain_of_superseded(struct workload *w)
+{
+    const struct sim *s = w->sim;
+    unsigned n = s->n_superseded;
+
+    for (unsigned i = 0; i < s->opts.n_nodes; i++)
+        n += s->nodes[i].replica != NULL && replica_superseded(s->nodes[i].replica);
+    if (n > 0)
+        workload_complain(w, "%u times a node was superseded, by an earlier life", n);
+    return n;
 }
 
 /* Where a majority was well all the time, nothing fails. */
@@ -283,7 +296,7 @@ void schedule_run(const struct schedule *sc, FILE *out, struct schedule_result *
 
     memset(result, 0, sizeof *result);
     shape(sc, &rng, &sim_opts, &workload_opts);
-    n_cold = sc->repair ? PICK(&rng, 0, 0, 0, 0, 12) : 0;
+    n_cold = sc->repair && sc->shape != SHAPE_LIVES ? PICK(&rng, 0, 0, 0, 0, 12) : 0;
     err = sim_new(&sim_opts, &s);
     assert(err == 0);
     cold_write(s, n_cold);
@@ -309,6 +322,7 @@ void schedule_run(const struct schedule *sc, FILE *out, struct schedule_result *
     }
     if (sc->quiet || sc->one_in_trouble)
         complain_of_failures(&w);
+    result->n_superseded = complain_of_superseded(&w);
     result->good = workload_judge(&w, out, &result->n_broken);
     if (!result->good)
         fprintf(out, "the seed was %" PRIu64 ", with %u nodes, %u copies\n", sc->seed, sc->n_nodes,

@@ -22,6 +22,8 @@ enum schedule_shape {
     SHAPE_DROPS,
     /* The same, and writers that for a while hear no answers: they try again after the drop. */
     SHAPE_DEAF_WRITERS,
+    /* A node loses its disk again and again, clocks are set, others hear of lives that are over. */
+    SHAPE_LIVES,
 };
 
 /* What is not drawn. */
@@ -44,6 +46,7 @@ struct schedule_result {
     unsigned n_broken;      /* keys whose history cannot be explained */
     unsigned n_outcomes[4]; /* of writes, by enum history_outcome */
     unsigned n_reads, n_reads_failed, n_faults, n_wiped, n_power_lost, n_damaged;
+    unsigned n_superseded;           /* nodes that stopped voting for a life before theirs */
     struct repair_progress repaired; /* sums over all nodes and their lives */
     uint64_t converge_us;            /* from the end of all faults until all hold the same */
     uint64_t trace;

@@ -177,6 +177,20 @@ static int make_ring(struct sim *s)
     return err;
 }
 
+/* The cluster has begun: who votes has announced that to the others. */
+static void introduce(struct sim *s)
+{
+    unsigned n = s->opts.n_nodes;
+
+    for (unsigned i = 0; i < n * n; i++) {
+        struct answer hello = {.kind = ANS_HELLO};
+
+        hello.incarnation = replica_incarnation(s->nodes[i % n].replica);
+        if (i / n != i % n && replica_learn(s->nodes[i / n].replica, i % n, &hello) < 0)
+            abort();
+    }
+}
+
 int sim_new(const struct sim_opts *opts, struct sim **out)
 {
     struct sim *s = sim_alloc(sizeof *s);
@@ -184,6 +198,7 @@ int sim_new(const struct sim_opts *opts, struct sim **out)
 
     s->opts = *opts;
     s->net = opts->net;
+    list_init(&s->buried);
     s->rng.state = rng_mix(opts->seed + 1);
     err = make_ring(s);
     if (err < 0) {
@@ -193,6 +208,8 @@ int sim_new(const struct sim_opts *opts, struct sim **out)
     s->nodes = sim_alloc(opts->n_nodes * sizeof *s->nodes);
     for (unsigned i = 0; i < opts->n_nodes; i++)
         sim_node_init(&s->nodes[i], s, i);
+    if (!opts->new_cluster)
+        introduce(s);
     *out = s;
     return 0;
 }
@@ -225,6 +242,7 @@ void sim_free(struct sim *s)
     free(s->clients);
     free(s->nodes);
     free_keys(s);
+    sim_client_free_buried(s);
     sim_lies_free(s);
     free(s->heap);
     ring_free(s->ring);

@@ -100,10 +100,12 @@ struct sim {
     struct sim_node *nodes; /* opts.n_nodes */
     unsigned n_clients;
     struct sim_client **clients;
-    struct span *keys; /* that the workload uses; what is checked, and may be damaged */
+    struct list buried; /* nodes' parts that have ended: what they sent may be under way */
+    struct span *keys;  /* that the workload uses; what is checked, and may be damaged */
     unsigned n_keys;
     struct sim_rumours *rumours;     /* what the lies have to remember */
     struct repair_progress repaired; /* by processes that have ended */
+    unsigned n_superseded;           /* of those */
 };
 
 /* --- events (sim.c) -------------------------------------------------------------------------- */
@@ -123,7 +125,7 @@ void sim_run(struct sim *s, uint64_t for_us);
 void sim_clock_init(struct sim_clock *c, struct sim *s);
 /* The wall clock is set to another time of the day; mono is not. */
 void sim_clock_jump(struct sim_clock *c);
-void sim_clock_mend(struct sim_clock *c); /* mono runs at its usual speed from now on */
+void sim_clock_mend(struct sim_clock *c);         /* mono runs at its usual speed from now on */
 void *sim_alloc(size_t size);                     /* zeroed, never NULL */
 void sim_use_key(struct sim *s, struct span key); /* copies it */
 
@@ -148,14 +150,21 @@ struct sim_client {
     struct list flights;         /* calls that have not ended */
     struct list packets;         /* under way, of it or to it */
     struct timer probe;          /* of a client process; nodes have a prober */
+    struct list link;            /* when it is buried */
 };
 
 struct sim_client *sim_client_start(struct sim *s, uint32_t timeout_ms);
 /* That part of a node; not among s->clients. */
 struct sim_client *sim_client_of_node(struct sim *s, unsigned node, uint32_t timeout_ms);
 #define SIM_STEPS_TO_END 100000u /* a process that is stopped has ended by then */
-/* Ends all calls under way; those that come of that fail too. It was killed. */
+/*
+ * Ends all calls under way; those that come of that fail too. It was killed. What it has asked for
+ * still arrives.
+ */
 void sim_client_hang_up(struct sim_client *cl);
+/* Its process has ended; the sim frees it. */
+void sim_client_bury(struct sim_client *cl);
+void sim_client_free_buried(struct sim *s);
 void sim_client_free(struct sim_client *cl); /* sim_free() does this */
 
 /* --- disks (sim_disk.c) ---------------------------------------------------------------------- */

@@ -303,18 +303,28 @@ struct sim_client *sim_client_of_node(struct sim *s, unsigned node, uint32_t tim
     return cl;
 }
 
+static void free_packets(struct sim_client *cl, bool requests_too)
+{
+    for (struct list *at = cl->packets.next, *next; at != &cl->packets; at = next) {
+        struct packet *p = container_of(at, struct packet, link);
+
+        next = at->next;
+        if (p->is_answer || is_local(p->flight) || requests_too)
+            packet_free(p);
+    }
+}
+
 void sim_client_hang_up(struct sim_client *cl)
 {
     assert(cl->killed);
-    while (!list_empty(&cl->packets))
-        packet_free(container_of(cl->packets.next, struct packet, link));
+    free_packets(cl, false);
     for (unsigned n = 0; !list_empty(&cl->flights); n++) {
         assert(n < 10000); /* each call that ends starts another one */
         flight_end(container_of(cl->flights.next, struct flight, link), -ECANCELED, NULL);
     }
 }
 
-void sim_client_free(struct sim_client *cl)
+static void process_end(struct sim_client *cl)
 {
     cl->killed = true;
     cl->thaw_us = 0;
@@ -323,6 +333,33 @@ void sim_client_free(struct sim_client *cl)
     sim_client_hang_up(cl);
     client_free(cl->client);
     health_free(cl->health);
+}
+
+static void remains_free(struct sim_client *cl)
+{
+    free_packets(cl, true);
     free(cl->cut_to);
     free(cl);
+}
+
+void sim_client_bury(struct sim_client *cl)
+{
+    process_end(cl);
+    list_insert(&cl->sim->buried, &cl->link);
+}
+
+void sim_client_free_buried(struct sim *s)
+{
+    while (!list_empty(&s->buried)) {
+        struct sim_client *cl = container_of(s->buried.next, struct sim_client, link);
+
+        list_remove(&cl->link);
+        remains_free(cl);
+    }
+}
+
+void sim_client_free(struct sim_client *cl)
+{
+    process_end(cl);
+    remains_free(cl);
 }

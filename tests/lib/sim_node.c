@@ -19,7 +19,7 @@ static void self_state(void *arg, uint64_t *incarnation, uint8_t *state)
     const struct sim_node *n = arg;
 
     *incarnation = replica_incarnation(n->replica);
-    *state = replica_votes(n->replica) ? NODE_WHOLE : NODE_RECOVERING;
+    *state = replica_state(n->replica);
 }
 
 static void on_hello(void *arg, unsigned node, const struct hello_result *res)
@@ -27,7 +27,7 @@ static void on_hello(void *arg, unsigned node, const struct hello_result *res)
     struct sim_node *n = arg;
 
     if (res->err == 0 && node != n->index)
-        (void)replica_learn(n->replica, node, res->answer.incarnation);
+        (void)replica_learn(n->replica, node, &res->answer);
     repair_on_hello(n->repair, node, res);
 }
 
@@ -184,7 +184,7 @@ static void agent_end(struct sim_node *n)
     }
     repair_free(n->repair);
     prober_free(n->prober);
-    sim_client_free(agent);
+    sim_client_bury(agent);
     n->repair = NULL;
     n->prober = NULL;
     n->agent = NULL;
@@ -228,6 +228,7 @@ static void process_end(struct sim_node *n)
     struct replica *r = n->replica;
 
     n->outdated = sim_node_recovering(n);
+    n->sim->n_superseded += replica_superseded(r);
     sim_disk_leave(n->disk);
     sim_timer_clear(n->sim, &n->trapped);
     if (n->agent != NULL)

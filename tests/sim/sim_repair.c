@@ -103,6 +103,17 @@ static void what_was_begun_before_a_restart_may_end_after_it(void **state)
     batch_run(three, 100);
 }
 
+static void lives_that_never_voted_supersede_none_that_votes(void **state)
+{
+    struct schedule three = troubled(3, 3), five = troubled(5, 5);
+
+    (void)state;
+    three.shape = five.shape = SHAPE_LIVES;
+    three.faults = five.faults = CHAOS_WIPE | CHAOS_SET_CLOCK | CHAOS_CRASH_NODE;
+    batch_run(three, 150);
+    batch_run(five, 50);
+}
+
 static void dropped_tombstones_bring_nothing_back(void **state)
 {
     struct schedule sc = troubled(3, 3);
@@ -161,12 +172,12 @@ static struct asked ask(struct sim *s, struct sim_client *cl, struct span key)
     return a;
 }
 
-static struct sim *calm_cluster(uint64_t seed)
+static struct sim *calm_cluster_of(unsigned n_nodes, uint64_t seed)
 {
     struct sim_opts opts = {
         .seed = seed,
-        .n_nodes = 3,
-        .replication_factor = 3,
+        .n_nodes = n_nodes,
+        .replication_factor = n_nodes,
         .net = {.delay_us = 1000},
         .repair = true,
         .scrub_us = SECOND_US,
@@ -176,6 +187,11 @@ static struct sim *calm_cluster(uint64_t seed)
 
     assert_int_equal(sim_new(&opts, &s), 0);
     return s;
+}
+
+static struct sim *calm_cluster(uint64_t seed)
+{
+    return calm_cluster_of(3, seed);
 }
 
 static void lose_disks(struct sim *s, unsigned n)
@@ -238,22 +254,27 @@ static void run_until_same(struct sim *s)
 
 /*
  * A life of node 0 that ended before it voted, told to node 1 only now: clients throw node 0's
- * answers away until it stands above that, and who recovers meanwhile would wait for ever.
+ * answers away until node 1 gives that life up, and who recovers meanwhile would wait for ever.
  */
-static void a_node_that_votes_rises_above_a_life_of_the_same_microsecond(void **state)
+static void a_life_that_never_voted_is_given_up_when_one_that_votes_goes_on(void **state)
 {
     struct sim *s = calm_cluster(11);
-    uint64_t own = replica_incarnation(s->nodes[0].replica), sibling = own + 2;
+    uint64_t own = replica_incarnation(s->nodes[0].replica);
+    struct answer dead = {.kind = ANS_HELLO, .recovering = NODE_RECOVERING};
 
     (void)state;
-    assert_true(incarnations_siblings(own, sibling));
-    assert_int_equal(replica_learn(s->nodes[1].replica, 0, sibling), 0);
+    dead.incarnation = own + (UINT64_C(1) << 40);
+    assert_int_equal(replica_learn(s->nodes[1].replica, 0, &dead), 0);
     sim_node_crash(&s->nodes[2], 1000);
     sim_node_wipe(&s->nodes[2]);
     run_until_same(s);
-    assert_true(replica_incarnation(s->nodes[0].replica) > sibling);
+    assert_true(replica_incarnation(s->nodes[0].replica) == own);
     assert_true(replica_votes(s->nodes[0].replica));
     assert_true(replica_votes(s->nodes[2].replica));
+
+    lose_disks(s, 1); /* the next life stands above both */
+    run_until_same(s);
+    assert_true(replica_incarnation(s->nodes[0].replica) > dead.incarnation);
     sim_free(s);
 }
 
@@ -342,6 +363,58 @@ static void a_node_that_was_started_on_its_old_disk_does_not_vote(void **state)
     sim_disk_free(disk);
 }
 
+/*
+ * The newer life of node 0 announced to nodes 1, 2 and 3. Node 4 has heard of it only while it was
+ * recovering; of the others only node 3 is up when the old disk is started.
+ */
+static void whoever_was_announced_to_supersedes_an_old_disk(void **state)
+{
+    struct sim *s = calm_cluster_of(5, 17);
+    struct sim_client *cl = sim_client_start(s, 5000);
+    struct sim_disk *disk = sim_disk_new(s);
+    struct answer newer = {.kind = ANS_HELLO, .recovering = NODE_RECOVERING};
+    struct span key = span_str("key");
+    uint64_t old = replica_incarnation(s->nodes[0].replica);
+
+    (void)state;
+    sim_use_key(s, key);
+    sim_run(s, SECOND_US);
+    sim_node_crash(&s->nodes[4], 1000 * SECOND_US);
+    swap_disks(&s->nodes[0], &disk);
+    sim_node_start(&s->nodes[0]);
+    for (unsigned i = 0; i < 60 && sim_node_recovering(&s->nodes[0]); i++)
+        sim_run(s, SECOND_US);
+    newer.incarnation = replica_incarnation(s->nodes[0].replica);
+    assert_true(newer.incarnation > old);
+    store(s, cl, key, "acknowledged");
+    for (unsigned i = 1; i < 4; i++)
+        sim_node_crash(&s->nodes[i], 1000 * SECOND_US);
+    sim_node_start(&s->nodes[4]);
+    assert_int_equal(replica_learn(s->nodes[4].replica, 0, &newer), 0);
+
+    swap_disks(&s->nodes[0], &disk);
+    sim_node_start(&s->nodes[0]);
+    sim_run(s, 30 * SECOND_US); /* node 4 gives the newer one up, which is of no consequence */
+    assert_true(replica_votes(s->nodes[0].replica));
+    assert_true(replica_incarnation(s->nodes[0].replica) == old);
+    assert_int_equal(ask(s, cl, key).err, -EHOSTDOWN);
+    sim_node_start(&s->nodes[3]);
+    assert_int_not_equal(ask(s, cl, key).err,
+                         0); /* three of five, but one of them does not count */
+    sim_run(s, 3 * SECOND_US);
+    assert_true(replica_superseded(s->nodes[0].replica));
+    sim_node_start(&s->nodes[2]);
+    sim_run(s, 3 * SECOND_US);
+    assert_true(ask(s, cl, key).live);
+
+    swap_disks(&s->nodes[0], &disk);
+    sim_node_start(&s->nodes[0]);
+    sim_node_start(&s->nodes[1]);
+    run_until_same(s);
+    sim_free(s);
+    sim_disk_free(disk);
+}
+
 static void new_nodes_begin_by_themselves(void **state)
 {
     (void)state;
@@ -378,12 +451,14 @@ int main(int argc, char **argv)
         cmocka_unit_test(large_values_survive_lost_disks_and_damage),
         cmocka_unit_test(a_loss_of_power_loses_nothing_that_others_have),
         cmocka_unit_test(what_was_begun_before_a_restart_may_end_after_it),
+        cmocka_unit_test(lives_that_never_voted_supersede_none_that_votes),
         cmocka_unit_test(dropped_tombstones_bring_nothing_back),
         cmocka_unit_test(without_trouble_every_operation_succeeds),
         cmocka_unit_test(with_one_node_of_three_losing_all_every_operation_succeeds),
         cmocka_unit_test(a_cluster_that_lost_its_majority_waits_and_does_not_lie),
-        cmocka_unit_test(a_node_that_votes_rises_above_a_life_of_the_same_microsecond),
+        cmocka_unit_test(a_life_that_never_voted_is_given_up_when_one_that_votes_goes_on),
         cmocka_unit_test(a_node_that_was_started_on_its_old_disk_does_not_vote),
+        cmocka_unit_test(whoever_was_announced_to_supersedes_an_old_disk),
         cmocka_unit_test(new_nodes_begin_by_themselves),
     };
 

@@ -579,7 +579,9 @@ static void what_repair_cannot_ask_is_refused(void **state)
     buf_clear(&b);
     message_encode(&b, &w->requests[8]); /* HELLO: no node asks as a cofounder */
     assert_int_equal(decode_with(&b, b.len - 9, NODE_WHOLE, 1, decode_request), 0);
+    assert_int_equal(decode_with(&b, b.len - 9, NODE_ANNOUNCING, 1, decode_request), 0);
     assert_int_equal(decode_with(&b, b.len - 9, NODE_COFOUNDER, 1, decode_request), -EBADMSG);
+    assert_int_equal(decode_with(&b, b.len - 9, NODE_ANNOUNCING + 1, 1, decode_request), -EBADMSG);
     buf_fini(&b);
 }
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "node/incarnations.h"
 #include "node/promises.h"
 #include "tests/lib/replica_rig.h"
 
@@ -299,23 +300,6 @@ static void a_renewed_incarnation_is_above_what_others_know_and_stays(void **sta
     assert_int_equal(replica_found(f->r, NULL, 0), 0);
 }
 
-static void a_node_that_votes_rises_above_a_sibling_and_stays_whole(void **state)
-{
-    struct rig *f = *state;
-    uint64_t own = replica_incarnation(f->r), sibling = own + 2, renewed;
-
-    assert_true(incarnations_siblings(own, sibling));
-    assert_int_equal(replica_found(f->r, NULL, 0), 0);
-    assert_int_equal(replica_renew(f->r, sibling), 0);
-    renewed = replica_incarnation(f->r);
-    assert_true(renewed > sibling);
-    assert_false(incarnations_siblings(renewed, sibling));
-    assert_true(replica_votes(f->r));
-    rig_restart(f);
-    assert_true(replica_incarnation(f->r) == renewed);
-    assert_true(replica_votes(f->r));
-}
-
 static void a_node_that_votes_is_superseded_by_a_later_life(void **state)
 {
     struct rig *f = *state;
@@ -325,7 +309,8 @@ static void a_node_that_votes_is_superseded_by_a_later_life(void **state)
     struct got g = {0};
 
     assert_int_equal(replica_found(f->r, NULL, 0), 0);
-    assert_int_equal(replica_renew(f->r, later), -ESTALE);
+    assert_int_equal(replica_renew(f->r, later), -EINVAL); /* what it answered has this number */
+    replica_supersede(f->r);
     assert_true(replica_superseded(f->r));
     assert_false(replica_votes(f->r));
     assert_true(replica_incarnation(f->r) == own);
@@ -337,6 +322,222 @@ static void a_node_that_votes_is_superseded_by_a_later_life(void **state)
     assert_int_equal(g.a.recovering, NODE_RECOVERING);
     assert_int_equal(g.a.n_keys, 1);
     got_fini(&g);
+}
+
+/* --- the lives of another -------------------------------------------------------------- */
+
+/* What an answer names of a node's lives; 0: nothing. */
+struct lives {
+    uint64_t highest, whole;
+};
+
+static struct lives lives_in(const struct answer *a, uint32_t node)
+{
+    struct lives l = {0};
+
+    for (uint32_t i = 0; i < a->n_known; i++) {
+        uint32_t index;
+        uint64_t incarnation;
+
+        answer_known(a, i, &index, &incarnation);
+        if (index == node)
+            l.highest = incarnation;
+        else if (index == (node | KNOWN_WHOLE))
+            l.whole = incarnation;
+    }
+    return l;
+}
+
+/* Node 1 does; what it is told of its own. */
+static struct lives say_hello(struct rig *f, uint64_t incarnation, enum node_state state)
+{
+    struct message m = rig_message(f, MSG_HELLO, "");
+    struct got g = {0};
+    struct lives l;
+
+    m.node = 1;
+    m.incarnation = incarnation;
+    m.recovering = (uint8_t)state;
+    rig_send(f, &m, (struct span){0}, &g);
+    assert_int_equal(g.a.kind, ANS_HELLO);
+    l = lives_in(&g.a, 1);
+    got_fini(&g);
+    return l;
+}
+
+/* As which life an answer about a key names node 1, and HELLO of node 2. */
+static uint64_t named_to_others(struct rig *f)
+{
+    struct got g = {0};
+    uint64_t named;
+
+    assert_int_equal(rig_read_value(f, "k", &g), ANS_STATE);
+    named = lives_in(&g.a, 1).highest;
+    rig_hello(f, 2, 1, &g);
+    assert_int_equal(lives_in(&g.a, 1).highest, named);
+    got_fini(&g);
+    return named;
+}
+
+static void assert_lives(struct lives l, uint64_t highest, uint64_t whole)
+{
+    assert_int_equal(l.highest, highest);
+    assert_int_equal(l.whole, whole);
+}
+
+static void a_life_is_whole_only_once_it_announced_or_votes(void **state)
+{
+    struct rig *f = *state;
+
+    assert_lives(say_hello(f, 501, NODE_RECOVERING), 501, 0);
+    assert_lives(say_hello(f, 501, NODE_ANNOUNCING), 501, 501);
+    assert_lives(say_hello(f, 601, NODE_RECOVERING), 601, 501);
+    assert_lives(say_hello(f, 701, NODE_WHOLE), 701, 701);
+    rig_restart(f);
+    assert_lives(say_hello(f, 1, NODE_RECOVERING), 701, 701);
+}
+
+static void an_announcement_of_a_life_below_the_newest_is_not_taken(void **state)
+{
+    struct rig *f = *state;
+
+    say_hello(f, 601, NODE_RECOVERING);
+    assert_lives(say_hello(f, 501, NODE_ANNOUNCING), 601, 0);
+    assert_lives(say_hello(f, 501, NODE_WHOLE), 601, 501); /* it votes: that is so */
+}
+
+static void an_announcement_that_cannot_be_stored_is_not_answered_as_such(void **state)
+{
+    struct rig *f = *state;
+    struct store_ops bad_ops = *plain_ops;
+    struct message m = rig_message(f, MSG_HELLO, "");
+    struct got g = {0};
+
+    say_hello(f, 501, NODE_RECOVERING);
+    m.node = 1;
+    m.incarnation = 501;
+    m.recovering = NODE_ANNOUNCING;
+    bad_ops.state_put = failing_state_put;
+    puts_left = 0;
+    f->store->ops = &bad_ops;
+    rig_send(f, &m, (struct span){0}, &g);
+    assert_int_equal(g.a.kind, ANS_ERROR);
+    f->store->ops = plain_ops;
+    assert_lives(say_hello(f, 501, NODE_RECOVERING), 501, 0);
+    got_fini(&g);
+}
+
+static void a_silent_life_that_announced_nothing_is_given_up_for_one_that_votes(void **state)
+{
+    struct rig *f = *state;
+
+    assert_int_equal(replica_found(f->r, NULL, 0), 0);
+    say_hello(f, 501, NODE_ANNOUNCING);
+    say_hello(f, 601, NODE_RECOVERING); /* late: it has ended, and nobody that 501 asked knew */
+    say_hello(f, 501, NODE_WHOLE);
+    assert_int_equal(named_to_others(f), 601);
+    f->now_us += INCARNATION_SILENT_US - 1;
+    say_hello(f, 501, NODE_WHOLE);
+    assert_int_equal(named_to_others(f), 601);
+    f->now_us += 1;
+    say_hello(f, 501, NODE_RECOVERING); /* one that does not vote proves nothing */
+    assert_int_equal(named_to_others(f), 601);
+    assert_lives(say_hello(f, 501, NODE_WHOLE), 602, 501);
+    assert_int_equal(named_to_others(f), 501);
+    rig_restart(f);
+    assert_int_equal(named_to_others(f), 501);
+    /* Should it live, it has to begin again above that. */
+    assert_lives(say_hello(f, 601, NODE_ANNOUNCING), 602, 501);
+    assert_int_equal(named_to_others(f), 501);
+    assert_lives(say_hello(f, 4097, NODE_RECOVERING), 4097, 501);
+    assert_int_equal(named_to_others(f), 4097);
+}
+
+static void a_life_that_is_heard_of_is_not_given_up(void **state)
+{
+    struct rig *f = *state;
+
+    assert_int_equal(replica_found(f->r, NULL, 0), 0);
+    say_hello(f, 601, NODE_RECOVERING);
+    for (unsigned i = 0; i < 5; i++) {
+        f->now_us += INCARNATION_SILENT_US - 1;
+        say_hello(f, 601, NODE_RECOVERING);
+        say_hello(f, 501, NODE_WHOLE);
+        assert_int_equal(named_to_others(f), 601);
+    }
+    rig_restart(f); /* it cannot know for how long it has heard nothing */
+    f->now_us += 2 * INCARNATION_SILENT_US;
+    say_hello(f, 501, NODE_WHOLE);
+    assert_int_equal(named_to_others(f), 601);
+}
+
+static void a_life_that_announced_is_never_given_up(void **state)
+{
+    struct rig *f = *state;
+
+    assert_int_equal(replica_found(f->r, NULL, 0), 0);
+    say_hello(f, 501, NODE_ANNOUNCING);
+    say_hello(f, 601, NODE_RECOVERING);
+    say_hello(f, 601, NODE_ANNOUNCING);
+    for (unsigned i = 0; i < 3; i++) {
+        f->now_us += 2 * INCARNATION_SILENT_US;
+        assert_lives(say_hello(f, 501, NODE_WHOLE), 601, 601);
+        assert_int_equal(named_to_others(f), 601);
+    }
+}
+
+/* Who has lost its disk has also lost that the life of a third one announced. */
+static void what_others_know_of_third_nodes_is_learned(void **state)
+{
+    struct rig *f = *state;
+    struct buf known = {0};
+    struct answer hello = {.kind = ANS_HELLO, .incarnation = 9, .recovering = NODE_RECOVERING};
+
+    answer_add_known(&known, 0, UINT64_MAX); /* of this node itself */
+    answer_add_known(&known, 1, 601);
+    answer_add_known(&known, 1 | KNOWN_WHOLE, 501);
+    answer_add_known(&known, 7, 601); /* of no node */
+    answer_add_known(&known, 7 | KNOWN_WHOLE, 601);
+    hello.n_known = 5;
+    hello.known = buf_span(&known);
+    assert_int_equal(replica_learn(f->r, 2, &hello), 0);
+    rig_restart(f);
+    assert_lives(say_hello(f, 1, NODE_RECOVERING), 601, 501);
+    buf_fini(&known);
+}
+
+/* A program that did not announce kept what it knew: any of these may have voted. */
+static void what_is_known_from_before_there_were_announcements_is_whole(void **state)
+{
+    struct rig *f = *state;
+    struct buf known = {0};
+
+    replica_close(f->r);
+    f->store->ops->close(f->store);
+    assert_int_equal(store_memory_open(&f->store), 0);
+    buf_bytes16(&known, span_str("n1"));
+    buf_u64(&known, 601);
+    assert_int_equal(f->store->ops->state_put(f->store, "known", buf_span(&known)), 0);
+    rig_open_replica(f);
+    assert_lives(say_hello(f, 501, NODE_RECOVERING), 601, 601);
+    buf_fini(&known);
+}
+
+static void what_it_says_of_itself_goes_from_recovering_to_announcing_to_whole(void **state)
+{
+    struct rig *f = *state;
+
+    assert_int_equal(replica_state(f->r), NODE_RECOVERING);
+    replica_announce(f->r);
+    assert_int_equal(replica_state(f->r), NODE_ANNOUNCING);
+    assert_int_equal(replica_renew(f->r, UINT64_C(1) << 60),
+                     0); /* another life, of which none knows */
+    assert_int_equal(replica_state(f->r), NODE_RECOVERING);
+    replica_announce(f->r);
+    assert_int_equal(replica_recovered(f->r, 0), 0);
+    assert_int_equal(replica_state(f->r), NODE_WHOLE);
+    replica_supersede(f->r);
+    assert_int_equal(replica_state(f->r), NODE_RECOVERING);
 }
 
 static struct rig *hooked;
@@ -552,8 +753,16 @@ int main(void)
         TEST(that_it_is_empty_is_no_estimate),
         TEST(a_store_that_fails_is_told_of_by_hello_and_is_not_empty),
         TEST(a_renewed_incarnation_is_above_what_others_know_and_stays),
-        TEST(a_node_that_votes_rises_above_a_sibling_and_stays_whole),
         TEST(a_node_that_votes_is_superseded_by_a_later_life),
+        TEST(a_life_is_whole_only_once_it_announced_or_votes),
+        TEST(an_announcement_of_a_life_below_the_newest_is_not_taken),
+        TEST(an_announcement_that_cannot_be_stored_is_not_answered_as_such),
+        TEST(a_silent_life_that_announced_nothing_is_given_up_for_one_that_votes),
+        TEST(a_life_that_is_heard_of_is_not_given_up),
+        TEST(a_life_that_announced_is_never_given_up),
+        TEST(what_others_know_of_third_nodes_is_learned),
+        TEST(what_is_known_from_before_there_were_announcements_is_whole),
+        TEST(what_it_says_of_itself_goes_from_recovering_to_announcing_to_whole),
         TEST(the_floor_told_is_above_all_promised_before_the_new_life_was_known),
         TEST(what_is_restored_replaces_the_older_and_never_the_newer),
         TEST(what_is_restored_is_stored_below_the_floor),
