@@ -100,14 +100,6 @@ static void tell_kernel(struct follow *f, const struct change *c, const struct i
         f->kernel.forget(f->kernel.arg, in->id);
 }
 
-/* It may be gone, or something else stand in its place. */
-static void tell_kernel_name(struct follow *f, const struct change *c, struct inode *in)
-{
-    if (!c->own && f->kernel.forget_name != NULL && in->kind == INODE_DIR && in->id != INODE_ROOT &&
-        follow_is_named(f, in))
-        f->kernel.forget_name(f->kernel.arg, in->id, false);
-}
-
 static struct inode *inode_of(struct follow *f, struct span key)
 {
     return inode_find(f->inodes, key, ends_in_slash(key) ? INODE_DIR : INODE_FILE);
@@ -156,7 +148,6 @@ static void change_hiding(struct follow *f, const struct change *c)
     pthread_mutex_lock(&f->lock);
     in->kept.epoch = 0;
     pthread_mutex_unlock(&f->lock);
-    tell_kernel_name(f, c, in);
     inode_put(f->inodes, in);
 }
 
@@ -185,8 +176,6 @@ static void change_key(struct follow *f, const struct change *c, uint64_t hash)
         inode_lost_marker(f->inodes, in);
     if (!seen)
         tell_kernel(f, c, in);
-    if (c->deleted)
-        tell_kernel_name(f, c, in);
     inode_put(f->inodes, in);
 }
 
@@ -230,8 +219,6 @@ static bool change_dir(struct follow *f, const struct change *c, struct span pre
     pthread_mutex_unlock(&f->lock);
     if (touched && prefix.len < c->key.len)
         tell_kernel(f, c, in);
-    if (touched && prefix.len < c->key.len && c->deleted)
-        tell_kernel_name(f, c, in);
     inode_put(f->inodes, in);
     return touched;
 }
@@ -448,12 +435,6 @@ void follow_set_named(struct follow *f, struct inode *in, unsigned for_s)
     if (until_us == 0 || until_us > in->kept.named_until_us)
         in->kept.named_until_us = until_us;
     pthread_mutex_unlock(&f->lock);
-}
-
-void follow_name_gone(struct follow *f, struct inode *in)
-{
-    if (f->kernel.forget_name != NULL && in->id != INODE_ROOT)
-        f->kernel.forget_name(f->kernel.arg, in->id, true);
 }
 
 bool follow_is_named(struct follow *f, struct inode *in)

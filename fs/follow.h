@@ -33,13 +33,10 @@ struct follow;
  * How the kernel is told that attributes it may still believe no longer hold: of one directory, of
  * all. (Of files it believes none, see fs_attrs_hold().) Any thread, under no lock; must not block.
  * Names it may keep: whoever comes by one that is gone is told -ESTALE, and the kernel asks for the
- * name again. Not so for the last name of a path of something that is to be made: so that the error
- * does not reach the program, the kernel is told to ask for the name of a directory that may be
- * gone; gone: it surely is.
+ * name again.
  */
 struct follow_kernel {
     void (*forget)(void *arg, uint64_t id);
-    void (*forget_name)(void *arg, uint64_t id, bool gone);
     void (*forget_all)(void *arg);
     void *arg;
 };
@@ -98,8 +95,6 @@ struct ballot follow_told(struct follow *f, struct inode *in, struct span key);
 /* So long from now it may walk over the name without asking; 0: it was told to ask. */
 void follow_set_named(struct follow *f, struct inode *in, unsigned for_s);
 bool follow_is_named(struct follow *f, struct inode *in);
-/* This directory is no longer what its name leads to: the kernel is told. */
-void follow_name_gone(struct follow *f, struct inode *in);
 
 /*
  * Pages. The kernel keeps them over close and open where it is allowed to, so it must be known

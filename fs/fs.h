@@ -52,9 +52,6 @@ void fs_free(struct fs *fs);
 struct follow *fs_follow(struct fs *fs);
 /* The ids of all directories that the kernel may know of: malloced. 0 or -ENOMEM. */
 int fs_dir_ids(struct fs *fs, uint64_t **out, size_t *n);
-/* Under which name the kernel may know a directory, in which other: name is appended to. 0,
- * -ENOENT, -ENOMEM. */
-int fs_dir_name(struct fs *fs, uint64_t id, uint64_t *parent, struct buf *name);
 
 /* What is told to the kernel of a file found or made: counted, forgotten by fs_forget(). */
 struct fs_entry {

@@ -7,38 +7,11 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/keypath.h"
 #include "fs/file.h"
 
 int fs_dir_ids(struct fs *fs, uint64_t **out, size_t *n)
 {
     return inode_dir_ids(fs->inodes, out, n);
-}
-
-int fs_dir_name(struct fs *fs, uint64_t id, uint64_t *parent, struct buf *name)
-{
-    struct inode *in = inode_get(fs->inodes, id), *up = NULL;
-    struct buf key = {0};
-    struct span prefix;
-    bool is_dir;
-    int err = in == NULL ? -ENOENT : inode_last_key(fs->inodes, in, &key);
-
-    prefix = buf_span(&key);
-    if (err == 0 && (prefix.len < 2 || prefix.data[prefix.len - 1] != '/'))
-        err = -ENOENT; /* the root; a piece of a long name */
-    if (err == 0) {
-        const uint8_t *slash = (const uint8_t *)memrchr(prefix.data, '/', prefix.len - 1);
-
-        prefix.len = slash != NULL ? (size_t)(slash + 1 - prefix.data) : 0;
-        up = inode_find(fs->inodes, prefix, INODE_DIR);
-        err = up == NULL ? -ENOENT : key_name_in(name, prefix, buf_span(&key), &is_dir);
-    }
-    if (err == 0)
-        *parent = up->id;
-    inode_put(fs->inodes, up);
-    inode_put(fs->inodes, in);
-    buf_fini(&key);
-    return err;
 }
 
 /* --- asking -------------------------------------------------------------------------------- */
@@ -140,8 +113,8 @@ int fs_check_dir(struct fs *fs, struct caller *who, struct inode *dir)
     return fs_renew_dir(fs, who, dir) == -ENOENT ? -ESTALE : 0; /* other errors come again */
 }
 
-/* Is the first thing on the way up from this prefix a file (a symlink, perhaps)? *key: its. */
-static bool is_replaced(struct fs *fs, struct caller *who, struct span prefix, struct span *key)
+/* Is the first thing on the way up from this prefix a file (a symlink, perhaps)? */
+static bool is_replaced(struct fs *fs, struct caller *who, struct span prefix)
 {
     struct found found;
     int err = -ENOENT;
@@ -150,23 +123,7 @@ static bool is_replaced(struct fs *fs, struct caller *who, struct span prefix, s
         if (prefix.data[--prefix.len] == '/')
             err = key_find_shown(fs, who, prefix, READ_MAJORITY, &found);
     }
-    *key = prefix;
     return err == 0 && found.kind == INODE_FILE;
-}
-
-/* The directories on the way down from key to this prefix are no more: their names lead elsewhere,
- * or nowhere. */
-static void names_gone(struct fs *fs, struct span prefix, struct span key)
-{
-    for (; prefix.len > key.len; prefix.len--) {
-        struct inode *in = NULL;
-
-        if (prefix.data[prefix.len - 1] == '/')
-            in = inode_find(fs->inodes, prefix, INODE_DIR);
-        if (in != NULL)
-            follow_name_gone(fs->follow, in);
-        inode_put(fs->inodes, in);
-    }
 }
 
 /* (That a directory is gone is not enough: who is about to make something in it gets the error of
@@ -175,13 +132,10 @@ int fs_missed(struct fs *fs, struct caller *who, struct inode *dir)
 {
     struct buf prefix = {0};
     int err = -ENOENT;
-    struct span key;
 
     if (fs_renew_dir(fs, who, dir) == -ENOENT && inode_key(fs->inodes, dir, &prefix) == 0 &&
-        is_replaced(fs, who, buf_span(&prefix), &key)) {
-        names_gone(fs, buf_span(&prefix), key);
+        is_replaced(fs, who, buf_span(&prefix)))
         err = -ESTALE;
-    }
     buf_fini(&prefix);
     return err;
 }

@@ -85,13 +85,6 @@ def fails(call, *args):
     return 0
 
 
-def inode(fd):
-    try:
-        return os.fstat(fd).st_ino
-    except OSError as e:
-        return -e.errno
-
-
 class Tail:
     def __init__(self, path, *options):
         self.p = subprocess.Popen(["tail", *options, "-n", "+1", "-f", path], stdout=subprocess.PIPE)
@@ -219,28 +212,6 @@ with Claims() as t, Cluster(base_port=21200) as c:
         soon(lambda: fails((b / "goes/there").read_bytes), 0)
         eq((b / "goes/there").read_bytes(), b"behind the symlink")
         os.unlink(a / "goes")
-
-    with t.claim("what is made by the name of a directory that another mount replaced is made where that leads now, or is ENOTDIR"):
-        makers = (os.mkdir, lambda p: open(p, "x").close(), lambda p: open(p, "w").close(), lambda p: os.symlink("to", p), os.mkfifo,
-                  lambda p: os.rename(b / "d/f002", p))
-        for call in makers:
-            for replace, want in ((lambda: os.symlink("d", a / "goes"), 0), (lambda: (a / "goes").write_bytes(b""), errno.ENOTDIR),
-                                  (lambda: os.rename(a / "other", a / "goes"), 0)):
-                (a / "other").mkdir(exist_ok=True)
-                os.mkdir(a / "goes")
-                soon((b / "goes").is_dir, True)
-                fd = os.open(b / "goes", os.O_PATH)
-                try:
-                    ino = os.fstat(fd).st_ino
-                    os.rmdir(a / "goes")
-                    replace()
-                    wait_until(lambda fd=fd, ino=ino: inode(fd) != ino, 10, "it is told")
-                finally:
-                    os.close(fd)
-                soon(lambda call=call: fails(call, b / "goes/new"), want)
-                eq(os.path.lexists(a / "goes/new"), want == 0)
-                subprocess.run(["rm", "-rf", a / "goes", a / "d/new"], check=True)
-                (a / "d/f002").write_bytes(b"hello")
 
     with t.claim("`tail -f` of a file that another mount appends to shows each line"):
         for options in ((), ("---disable-inotify",)):

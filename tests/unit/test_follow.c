@@ -15,7 +15,7 @@ struct world {
     struct inode_table *inodes;
     struct follow *follow;
     struct listings *listings;
-    unsigned n_forget, n_names, n_all;
+    unsigned n_forget, n_all;
     uint64_t forgot; /* the last id */
 };
 
@@ -24,15 +24,6 @@ static void on_forget(void *arg, uint64_t id)
     struct world *w = arg;
 
     w->n_forget++;
-    w->forgot = id;
-}
-
-static void on_forget_name(void *arg, uint64_t id, bool gone)
-{
-    struct world *w = arg;
-
-    (void)gone;
-    w->n_names++;
     w->forgot = id;
 }
 
@@ -49,10 +40,8 @@ static int fixture(void **state)
     assert_int_equal(inode_table_new(&w->inodes), 0);
     assert_int_equal(follow_new(w->inodes, &w->follow), 0);
     assert_int_equal(listings_new(w->follow, 6000, &w->listings), 0);
-    follow_set_kernel(w->follow, &(struct follow_kernel){.forget = on_forget,
-                                                         .forget_name = on_forget_name,
-                                                         .forget_all = on_forget_all,
-                                                         .arg = w});
+    follow_set_kernel(w->follow, &(struct follow_kernel){
+                                     .forget = on_forget, .forget_all = on_forget_all, .arg = w});
     *state = w;
     return 0;
 }
@@ -534,34 +523,6 @@ static void the_listing_read_longest_ago_makes_room(void **state)
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, fixture, unfixture)
 
-static void of_a_directory_that_may_be_gone_the_kernel_is_to_ask_for_the_name(void **state)
-{
-    struct world *w = *state;
-    struct inode *marked, *bare;
-
-    follow_live(w->follow, true);
-    marked = keep(w, "m/", 1);
-    bare = keep(w, "d/", 0);
-    follow_changed(w->follow, span_str("m/"), ver(2), FEED_DELETE);
-    assert_int_equal(w->n_names, 0); /* it asks anyway */
-    follow_set_named(w->follow, marked, 60);
-    follow_set_named(w->follow, bare, 60);
-    change(w, "m/", 3);
-    change(w, "m/x", 4);
-    change(w, "d/x", 5);
-    assert_int_equal(w->n_names, 0);
-    follow_changed(w->follow, span_str("d/x"), ver(6), FEED_DELETE);
-    assert_int_equal(w->n_names, 1);
-    assert_true(w->forgot == bare->id);
-    follow_changed(w->follow, span_str("m/"), ver(7), FEED_DELETE);
-    assert_int_equal(w->n_names, 2);
-    assert_true(w->forgot == marked->id);
-    change(w, "m", 8); /* something else of its name */
-    assert_int_equal(w->n_names, 3);
-    follow_wrote(w->follow, span_str("d"), ver(9));
-    assert_int_equal(w->n_names, 3); /* the kernel knows */
-}
-
 static void of_what_a_listing_told_only_what_has_changed_since_no_longer_holds(void **state)
 {
     struct world *w = *state;
@@ -593,7 +554,6 @@ int main(void)
         TEST(a_read_older_than_what_was_told_before_is_not_kept),
         TEST(what_this_mount_wrote_is_kept_unless_others_wrote_later),
         TEST(own_deletes_are_known_by_their_version),
-        TEST(of_a_directory_that_may_be_gone_the_kernel_is_to_ask_for_the_name),
         TEST(of_what_a_listing_told_only_what_has_changed_since_no_longer_holds),
         TEST(a_change_reaches_up_to_the_first_directory_with_a_marker),
         TEST(a_directory_that_comes_to_hide_a_file_drops_it),
