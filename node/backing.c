@@ -30,13 +30,33 @@ static bool is_stopped(void)
     return sigpending(&set) == 0 && (sigismember(&set, SIGTERM) || sigismember(&set, SIGINT));
 }
 
-static int open_redis(struct backing *b, bool *fresh, struct err *err)
+/* Who is told of it, in words. */
+struct waiting {
+    backing_waits_fn *waits;
+    void *arg;
+};
+
+/* A Redis is waited for until it is there. */
+static bool may_wait(void *arg, int err, const char *why)
 {
+    const struct waiting *w = arg;
+
+    (void)err;
+    w->waits(w->arg, why);
+    return true;
+}
+
+static int open_redis(struct backing *b, backing_waits_fn *waits, void *arg, bool *fresh,
+                      struct err *err)
+{
+    struct waiting waiting = {waits, arg};
     struct store_redis_opts opts = {.url = &b->redis,
                                     .dir = b->dir,
                                     .node_id = b->opts->id,
                                     .mode = b->opts->fsync,
-                                    .stopped = is_stopped};
+                                    .stopped = is_stopped,
+                                    .may_wait = may_wait,
+                                    .may_wait_arg = &waiting};
     int ret = redis_url_parse(b->opts->redis, &b->redis, err);
 
     if (ret == 0)
@@ -44,7 +64,8 @@ static int open_redis(struct backing *b, bool *fresh, struct err *err)
     return ret < 0 ? ret : store_redis_open(&opts, &b->store, fresh, &b->distrusted, err);
 }
 
-int backing_open(struct backing *b, const struct options *opts, struct err *err)
+int backing_open(struct backing *b, const struct options *opts, backing_waits_fn *waits, void *arg,
+                 struct err *err)
 {
     bool fresh = false;
     int ret;
@@ -56,7 +77,7 @@ int backing_open(struct backing *b, const struct options *opts, struct err *err)
     }
     ret = name_dir(b, err);
     if (ret == 0 && opts->store == STORE_KIND_REDIS)
-        ret = open_redis(b, &fresh, err);
+        ret = open_redis(b, waits, arg, &fresh, err);
     else if (ret == 0)
         ret = store_rocksdb_open(b->dir, opts->id, opts->fsync, &b->store, &fresh, &b->distrusted,
                                  err);

@@ -15,11 +15,15 @@ struct backing {
     bool distrusted;     /* it may have lost the last that it acknowledged; see store.h */
 };
 
+/* It is not there yet, for this reason, and is waited for. */
+typedef void backing_waits_fn(void *arg, const char *why);
 /*
- * Borrows opts. -EBADMSG: it is damaged, and stays; -ECANCELED: it waited, and SIGTERM or SIGINT,
- * which are blocked, came. err says why; then, too, backing_fini().
+ * Borrows opts. waits(arg, why): from within, time and again, until a signal that ends this process
+ * is pending (-ECANCELED). -EBADMSG: it is damaged, and stays. err says why; then, too,
+ * backing_fini().
  */
-int backing_open(struct backing *b, const struct options *opts, struct err *err);
+int backing_open(struct backing *b, const struct options *opts, backing_waits_fn *waits, void *arg,
+                 struct err *err);
 void backing_fini(struct backing *b);              /* the store is closed; {0} is allowed */
 const char *backing_name(const struct backing *b); /* for people: where the data is */
 

@@ -5,6 +5,7 @@
  *
  *   main.c            starts and stops the parts below; options.[ch]: the command line,
  *                     notify.[ch]: tells the service manager
+ *   lobby.[ch]        answers while the store is not there yet
  *   server.[ch]       HTTP over libmicrohttpd; exchange.[ch]: a request and its answer; on
  *     listener.[ch]     listening sockets and the thread that accepts
  *     conns.[ch]        open connections and their deadlines
@@ -82,6 +83,7 @@
 #include "node/backing.h"
 #include "node/damage.h"
 #include "node/listener.h"
+#include "node/lobby.h"
 #include "node/notify.h"
 #include "node/options.h"
 #include "node/placement.h"
@@ -103,7 +105,8 @@ struct node {
     struct config *cfg;
     char *host; /* of a gateway's address */
     struct backing backing;
-    struct listener *listener; /* until the server has taken it */
+    struct listener *listener; /* until the server, or the lobby, has taken it */
+    struct lobby *lobby;       /* while the store is not there */
     struct service service;
     struct server *server;
     struct buf placed_by; /* the ring of the store's data, where that is another one */
@@ -202,6 +205,29 @@ static int bind_address(struct node *n, struct err *err)
     if (r != 0)
         return err_wrap(err, r, "--gateway %s", n->opts.gateway);
     return listener_bind(n->host, port, &n->listener, err);
+}
+
+/* The store is not there yet: who asks for the node is told. (Where that fails, nobody is.) */
+static void on_store_waits(void *arg, const char *why)
+{
+    struct node *n = arg;
+    struct err err;
+
+    if (n->lobby == NULL && lobby_open(&n->listener, n->service.clock, &n->lobby, &err) == 0)
+        notify_manager("READY=1"); /* as far as it can be by itself */
+    if (n->lobby != NULL)
+        lobby_say(n->lobby, why);
+}
+
+static int open_backing(struct node *n, struct err *err)
+{
+    int r = backing_open(&n->backing, &n->opts, on_store_waits, n, err);
+    bool has_waited = n->lobby != NULL;
+
+    lobby_close(n->lobby);
+    n->lobby = NULL;
+    n->service.store = n->backing.store;
+    return r == 0 && has_waited ? bind_address(n, err) : r;
 }
 
 /* It opens, and makes no sense: may the node begin anew? */
@@ -386,8 +412,7 @@ static int node_start(struct node *n, struct err *err)
         r = bind_address(n, err);
     if (r == 0 && n->opts.gateway == NULL) {
         warn_about(n->cfg);
-        r = backing_open(&n->backing, &n->opts, err);
-        n->service.store = n->backing.store;
+        r = open_backing(n, err);
         if (r == 0)
             r = check_placement(n, err);
         if (r == 0)

@@ -14,8 +14,6 @@
 #include "common/log.h"
 
 #define RETRY_MS 250u     /* between two tries to begin a session */
-#define START_MS 5000u    /* a Redis may take to start */
-#define LOADING_MS 60000u /* and to load its data */
 #define PATIENCE_MS 4000u /* of a call, for a session that is being begun, and for a connection */
 #define TRIES 5u          /* of a call that was refused because its session was over */
 #define ARGS_MAX 40u
@@ -518,24 +516,20 @@ void redis_pool_complaint(struct redis_pool *p, struct err *out)
 
 /* --- life ----------------------------------------------------------------------------------- */
 
-/* Tries until it answers, or something else is wrong than that it just starts. */
+/* Tries until it answers, or something else is wrong than that it is not there yet. */
 static int begin_first(struct redis_pool *p, struct err *err)
 {
-    struct timespec now, start = in_ms(p->opts.start_ms), loading = in_ms(LOADING_MS), *end;
     bool told = false;
 
     for (;;) {
         int ret = begin_session(p, err);
         struct timespec until = in_ms(RETRY_MS);
 
-        if (ret != -EAGAIN && ret != -EHOSTDOWN)
+        if ((ret != -EAGAIN && ret != -EHOSTDOWN) || p->opts.may_wait == NULL ||
+            !p->opts.may_wait(p->opts.may_wait_arg, ret, err->msg))
             return ret;
         if (p->opts.stopped != NULL && p->opts.stopped())
             return err_wrap(err, -ECANCELED, "stopped while it waited");
-        now = in_ms(0);
-        end = ret == -EAGAIN ? &loading : &start;
-        if (now.tv_sec > end->tv_sec || (now.tv_sec == end->tv_sec && now.tv_nsec > end->tv_nsec))
-            return ret;
         if (!told)
             log_event(LOG_LEVEL_WARN, "redis-waits", "for=%s",
                       log_quote(err->msg, strlen(err->msg)));
@@ -555,8 +549,6 @@ int redis_pool_open(const struct redis_pool_opts *opts, struct redis_pool **out,
     if (p == NULL)
         return err_set(err, -ENOMEM, "no memory");
     p->opts = *opts;
-    if (p->opts.start_ms == 0)
-        p->opts.start_ms = START_MS;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
     pthread_cond_init(&p->freed, NULL);

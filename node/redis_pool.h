@@ -35,13 +35,18 @@ struct redis_pool_opts {
     int (*begin)(void *arg, struct redis_link *l, uint64_t number, uint64_t *seq,
                  char session[REDIS_SESSION_LEN], struct err *err);
     void *arg;
-    unsigned start_ms;     /* how long the first one waits for a Redis that is not there; 0: 5 s */
-    bool (*stopped)(void); /* ends that wait with -ECANCELED; NULL: nothing does */
+    bool (*stopped)(void); /* ends the wait for the first with -ECANCELED; NULL: nothing does */
+    /*
+     * Told, at each try, why the first does not begin: it is not there (-EHOSTDOWN), or just loads
+     * its data (-EAGAIN). Is it to be waited for? NULL: no.
+     */
+    bool (*may_wait)(void *arg, int err, const char *why);
+    void *may_wait_arg;
 };
 
 /*
- * Begins the first session, as begin(); waits some seconds for a Redis that just starts, and a
- * minute for one that loads its data.
+ * Begins the first session, as begin(); waits for a Redis that does not answer, or just loads its
+ * data, as long as it may. -EHOSTDOWN, -EAGAIN.
  */
 int redis_pool_open(const struct redis_pool_opts *opts, struct redis_pool **out, struct err *err);
 void redis_pool_close(struct redis_pool *p); /* no call is under way; NULL is allowed */

@@ -541,8 +541,9 @@ int store_redis_open(const struct store_redis_opts *opts, struct store **out, bo
 {
     struct redis_pool_opts po = {.url = opts->url,
                                  .begin = redis_claim_begin,
-                                 .start_ms = opts->start_ms,
-                                 .stopped = opts->stopped};
+                                 .stopped = opts->stopped,
+                                 .may_wait = opts->may_wait,
+                                 .may_wait_arg = opts->may_wait_arg};
     struct redis *s;
     int ret = redis_new(opts->dir, opts->node_id, &s);
 

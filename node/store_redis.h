@@ -14,13 +14,15 @@ struct store_redis_opts {
     const char *node_id;
     enum store_fsync mode;
     unsigned shows_ms;     /* how long to look for another process that uses it; 0: 10 s */
-    unsigned start_ms;     /* how long to wait for a Redis that is not there; 0: 5 s */
     bool (*stopped)(void); /* asked while it waits: shall it give up (-ECANCELED)? May be NULL */
+    /* As of redis_pool_opts. */
+    bool (*may_wait)(void *arg, int err, const char *why);
+    void *may_wait_arg;
 };
 
 /*
  * dir is made, locked, and bound to node_id as by store_rocksdb_open(), whose fresh and distrusted
- * are these. Waits a minute for a Redis that loads its data.
+ * are these. It waits for a Redis that does not answer yet as long as it may.
  *
  * -EBUSY: another kvnode uses it; -EINVAL: another node's data, or a Redis that does not keep what
  * the mode promises; -EHOSTDOWN; -EACCES; err says what Redis said.

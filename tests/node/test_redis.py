@@ -282,6 +282,27 @@ def moved(c, base):
     return path
 
 
+def not_there_yet(t, c):
+    c.stop(2)
+    c.redis[2].kill9()
+    with t.claim("a node started while its Redis is not there says so by /health 503, and can be stopped"):
+        c.start(2, wait=False)
+        status, text = wait_until(lambda: (h := health(c, 2))[0] == 503 and h, 20, "node-2 says 503")
+        assert "waits for its store" in text and f"127.0.0.1:{c.redis[2].port}" in text and "refused" in text, text
+        eq(c.http("GET", "/kv/a/small", node=2).status, 503)
+        eq(c.http("PUT", "/kv/meanwhile", b"1").status, 201)
+        eq(c.stop(2), [0])
+    with t.claim("and serves when it is there"):
+        c.start(2, wait=False)
+        wait_until(lambda: health(c, 2)[0] == 503, 20, "node-2 says 503")
+        pid = c.pid(2)
+        c.redis[2].start()
+        wait_until(lambda: health(c, 2)[0] == 200, 20, "node-2 says 200")
+        eq(c.pid(2), pid)
+        eq(c.http("GET", "/kv/meanwhile", node=2).body, b"1")
+        wait_until(lambda: c.redis[2].ask("EXISTS", "kvfs:r:meanwhile") == 1, 20, "node-2 has it")
+
+
 def full(t, c):
     with t.claim("Redis without memory refuses values with 507 and takes deletes; with room again all goes on"):
         for i in c.nodes():
@@ -302,4 +323,5 @@ with Claims() as t, RedisCluster(base_port=BASE, config={"max_value_size": VALUE
     all_die(t, c)
     lost_data(t, c)
     what_is_refused(t, c)
+    not_there_yet(t, c)
     full(t, c)

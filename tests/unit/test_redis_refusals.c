@@ -70,6 +70,14 @@ static int setup_synced(void **state)
     return setup_with(state, NULL, STORE_FSYNC_ALWAYS);
 }
 
+/* For one that loads its data. */
+static bool may_wait(void *arg, int err, const char *why)
+{
+    (void)arg;
+    (void)why;
+    return err == -EAGAIN;
+}
+
 static int try_open(struct fixture *f)
 {
     struct store_redis_opts opts = {.url = &f->url,
@@ -77,7 +85,7 @@ static int try_open(struct fixture *f)
                                     .node_id = "node-1",
                                     .mode = f->mode,
                                     .shows_ms = 500,
-                                    .start_ms = 300};
+                                    .may_wait = may_wait};
     bool fresh, distrusted;
 
     f->why.msg[0] = '\0';
