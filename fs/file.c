@@ -529,8 +529,8 @@ int file_open(struct fs *fs, struct caller *who, struct file *f, const struct op
     return 0;
 }
 
-void file_open_new(struct fs *fs, const struct caller *who, struct file *f, const struct meta *m,
-                   struct ballot version, const struct open_mode *mode)
+void file_open_new(struct fs *fs, const struct caller *who, struct file *f,
+                   const struct found *fresh, const struct open_mode *mode)
 {
     pthread_mutex_lock(&f->lock);
     f->n_open++;
@@ -540,10 +540,10 @@ void file_open_new(struct fs *fs, const struct caller *who, struct file *f, cons
         content_fini(&f->base);
         f->known = f->loaded = f->fresh = f->emptied = true;
         f->lone = false;
-        f->meta = *m;
+        f->meta = fresh->meta;
         f->asked.set = 0;
-        f->version = version;
-        f->pending = ballot_is_none(version);
+        f->version = fresh->version;
+        f->pending = !fresh->made;
         f->whole = f->pending && mode->truncate;
         f->edits = f->unprivileged = false;
         unsure_fini(&f->unsure);

@@ -26,7 +26,7 @@
  * (n_voided). What it may rely on is gen, and that nobody else stores.
  *
  * `version` none means that nothing in the cluster is known to be this view: it is pending, or what
- * was appended stands behind a value that is gone.
+ * was made or appended was replaced at once.
  */
 #ifndef KVFS_FS_FILE_H
 #define KVFS_FS_FILE_H
@@ -122,10 +122,10 @@ void file_put(struct fs *fs, struct file *f);
 /* Counts a handle, and brings the view up to date with the cluster, unless it is dirty: then it is
  * what counts. */
 int file_open(struct fs *fs, struct caller *who, struct file *f, const struct open_mode *mode);
-/* The view of a new file, created here. version none: not stored yet. A file that is dirty already
- * just is opened. */
-void file_open_new(struct fs *fs, const struct caller *who, struct file *f, const struct meta *m,
-                   struct ballot version, const struct open_mode *mode);
+/* The view of a new file, created here: in the cluster already (made), or not stored yet. A file
+ * that is dirty already just is opened. */
+void file_open_new(struct fs *fs, const struct caller *who, struct file *f,
+                   const struct found *fresh, const struct open_mode *mode);
 /* Gives a handle back, that may write or not; the last one stores what was never tried to be
  * stored. */
 int file_close(struct fs *fs, struct caller *who, struct file *f, bool writer);

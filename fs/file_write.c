@@ -42,8 +42,8 @@ static int unfold_locked(struct fs *fs, struct caller *who, struct file *f)
 {
     int err = file_load_locked(fs, who, f);
 
-    if (err == 0 && !f->whole)
-        f->edits = !f->pending && !ballot_is_none(f->version);
+    if (err == 0 && !f->whole) /* also of what was made here, and replaced at once */
+        f->edits = !f->pending && (f->fresh || !ballot_is_none(f->version));
     if (err == 0 && content_size(&f->tail) > 0) {
         err = content_append(&f->base, &f->tail);
         if (err == 0) {

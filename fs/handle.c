@@ -62,17 +62,16 @@ bool fs_pages_hold(struct fs *fs, const struct handle *h)
     return h->keeps_pages;
 }
 
-/* Opens f, whose reference it takes over also when it fails. fresh: it was just created, with these
- * attributes. */
+/* Opens f, whose reference it takes over also when it fails. fresh: as it was just created; NULL:
+ * it was there. */
 static int handle_new(struct fs *fs, struct caller *who, struct file *f,
-                      const struct open_mode *mode, const struct meta *fresh, struct ballot version,
-                      struct handle **out)
+                      const struct open_mode *mode, const struct found *fresh, struct handle **out)
 {
     struct handle *h = calloc(1, sizeof(*h));
     int err = h == NULL ? -ENOMEM : 0;
 
     if (err == 0 && fresh != NULL)
-        file_open_new(fs, who, f, fresh, version, mode);
+        file_open_new(fs, who, f, fresh, mode);
     else if (err == 0)
         err = file_open(fs, who, f, mode);
     if (err < 0) {
@@ -101,7 +100,7 @@ int fs_open(struct fs *fs, struct caller *who, uint64_t id, int flags, struct ha
         return -ESTALE;
     err = in->kind == INODE_DIR ? -EISDIR : file_get(fs, in, &f);
     if (err == 0)
-        err = handle_new(fs, who, f, &mode, NULL, BALLOT_NONE, out);
+        err = handle_new(fs, who, f, &mode, NULL, out);
     if (err == -ENOENT)
         err = -ESTALE; /* deleted elsewhere since the lookup: the kernel looks again */
     inode_put(fs->inodes, in);
@@ -201,7 +200,7 @@ int fs_create(struct fs *fs, struct caller *who, uint64_t parent, const char *te
     in = inode_get(fs->inodes, entry->id);
     err = file_get(fs, in, &f);
     if (err == 0)
-        err = handle_new(fs, who, f, &how, isnew ? &found.meta : NULL, found.version, out);
+        err = handle_new(fs, who, f, &how, isnew ? &found : NULL, out);
     inode_put(fs->inodes, in);
     if (err < 0)
         inode_forget(fs->inodes, entry->id, 1); /* the kernel is not told of it */

@@ -227,6 +227,39 @@ static void who_was_deleted_at_once_does_not_come_back(void **state)
     assert_holds(w, "f", NULL);
 }
 
+static void what_was_made_here_and_deleted_at_once_does_not_come_back(void **state)
+{
+    struct world *w = *state;
+    struct handle *h;
+
+    fake_cluster_supersede(w->cluster, NULL);
+    mounted_close(&w->a, mounted_create(&w->a, "f", 0644, O_EXCL, NULL));
+    assert_holds(w, "f", NULL);
+    fake_cluster_supersede(w->cluster, NULL);
+    h = mounted_create(&w->a, "g", 0644, O_EXCL, NULL);
+    mounted_write(&w->a, h, 0, "mine");
+    assert_int_equal(fs_flush(w->a.fs, &w->a.root, h), -ESTALE);
+    (void)fs_release(w->a.fs, &w->a.root, h);
+    assert_holds(w, "g", NULL);
+}
+
+static void what_was_made_here_and_written_by_others_at_once_is_theirs(void **state)
+{
+    struct world *w = *state;
+    struct handle *h;
+
+    fake_cluster_supersede(w->cluster, "theirs");
+    h = mounted_create(&w->a, "f", 0644, O_EXCL, NULL);
+    mounted_close(&w->a, h);
+    assert_holds(w, "f", "theirs");
+    assert_opens_with(&w->a, "f", "theirs");
+    fake_cluster_supersede(w->cluster, "theirs");
+    h = mounted_create(&w->a, "g", 0644, O_EXCL, NULL);
+    mounted_write(&w->a, h, 0, "mine"); /* the last close counts */
+    mounted_close(&w->a, h);
+    assert_holds(w, "g", "mine");
+}
+
 static void a_copy_replaced_at_once_is_not_taken_for_ours(void **state)
 {
     struct world *w = *state;
@@ -418,6 +451,8 @@ int main(int argc, char **argv)
         TEST(no_replace_goes_by_what_is_stored),
         TEST(who_was_replaced_at_once_shows_what_replaced_it),
         TEST(who_was_deleted_at_once_does_not_come_back),
+        TEST(what_was_made_here_and_deleted_at_once_does_not_come_back),
+        TEST(what_was_made_here_and_written_by_others_at_once_is_theirs),
         TEST(a_copy_replaced_at_once_is_not_taken_for_ours),
         TEST(an_append_still_under_way_when_its_view_is_given_up_does_no_harm),
         TEST(an_append_of_unknown_outcome_that_was_unfolded_takes_no_later_one_with_it),
