@@ -214,8 +214,12 @@ static bool become(struct conn *c, enum conn_state state, uint64_t deadline_us)
     enum conn_state now = atomic_load(&c->state);
 
     do {
-        if (now == EVICTED)
+        if (now == EVICTED) {
+            /* Whoever closes it now must not be faster than the farewell, which goes out under: */
+            pthread_mutex_lock(&c->owner->lock);
+            pthread_mutex_unlock(&c->owner->lock);
             return false;
+        }
     } while (!atomic_compare_exchange_weak(&c->state, &now, state));
     set_deadline(c, deadline_us);
     if (state == WAITS && atomic_load(&c->owner->closing)) {
