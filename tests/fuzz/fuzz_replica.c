@@ -544,14 +544,16 @@ static void step_with(struct world *w, struct input *in, struct span bytes, uint
     buf_fini(&got.bytes);
 }
 
-/* Edits can make other keys, of which the model knows nothing: those are not sent. */
+/* Edits can make other keys, of which the model keeps nothing: what would leave a trace of such a
+ * one, a promise or a record, is not sent. */
 static bool is_of_model(struct world *w, struct span bytes)
 {
     struct message m;
     size_t head_len;
 
-    return message_decode(bytes, &m, &head_len) < 0 || m.kind != MSG_ACCEPT ||
-           model_of(w, m.key) != NULL;
+    if (message_decode(bytes, &m, &head_len) < 0 || model_of(w, m.key) != NULL)
+        return true;
+    return m.kind != MSG_PREPARE && m.kind != MSG_ACCEPT && m.kind != MSG_DROP;
 }
 
 /* It has all records, it is told; from then on it promises nothing up to the floor. */
